@@ -63,7 +63,10 @@ class ActionModule(ActionBase):
         return result
 
     def _filed(self, folder):
-        """The documents of earlier burn-ins by serial number. One that cannot be read is reported, and the device counts as new."""
+        """The documents of earlier burn-ins by serial number.
+
+        One that cannot be read is reported, and the device counts as new.
+        """
         found = {}
         try:
             names = sorted(os.listdir(folder))

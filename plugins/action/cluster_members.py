@@ -52,7 +52,10 @@ def controllers_view(host):
 
 
 def nfs_servers(mounts):
-    """Return the addresses of NFS servers as IP address objects. C(mounts) are nfs_client_mounts by host. Names are not looked up."""
+    """Return the addresses of NFS servers as IP address objects.
+
+    C(mounts) are nfs_client_mounts by host. Names are not looked up.
+    """
     entries = [entry for each in mounts.values() if isinstance(each, list) for entry in each]
     servers = [as_address(str(entry.get("server"))) for entry in entries if isinstance(entry, dict)]
     return [server for server in servers if server]
@@ -100,7 +103,8 @@ class Hosts:
 class Fabric(NamedTuple):
     """The networks for data, separated by commas, and why they were chosen if nobody set them.
 
-    C(named) are the interfaces that the inventory names. C(separate): it is not the cluster network.
+    C(named) are the interfaces that the inventory names. C(separate): it is not the cluster
+    network.
     """
 
     network: str
@@ -112,7 +116,8 @@ class Fabric(NamedTuple):
 def chosen_network(hosts, head, cluster):
     """Return the cluster network where nobody set it.
 
-    It is the head's network, because all hosts must reach the head. If the head is down, any other reachable host determines it.
+    It is the head's network, because all hosts must reach the head. If the head is down, any other
+    reachable host determines it.
     """
     found = {name: hosts.found[name] for name in [head] + cluster if name in hosts.found}
     network = ""
@@ -124,7 +129,9 @@ def chosen_network(hosts, head, cluster):
 
 
 def chosen_fabric(hosts, trains, requested, network):
-    """Return the Fabric. C(trains) are the answers of the hosts that train, C(network) is the cluster network.
+    """Return the Fabric.
+
+    C(trains) are the answers of the hosts that train, C(network) is the cluster network.
 
     Data flows only between the hosts that train. A storage-only host need not be on the fabric.
     """
@@ -175,7 +182,8 @@ def places(hosts, name, network, fabric):
 def slots(hosts, name, trains):
     """Return C(slots) of a host, and whether they are C(slots_counted) and not set by the user.
 
-    Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs count.
+    Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs
+    count.
     """
     wanted = int(hosts.value(name, "cluster_slots") or 0)
     counted = not wanted or bool(hosts.value(name, "__cluster_slots_are_counted"))

@@ -49,7 +49,8 @@ class ActionModule(ActionBase):
         except _report.ReportError as error:
             raise AnsibleError(str(error)) from error
         changes = _report.changes(before, after)
-        # As on the page, but with the ids of the checks: 64 hosts that were upgraded together are one row for each component.
+        # As on the page, but with the ids of the checks: 64 hosts that were upgraded together are
+        # one row for each component.
         rows = _report_page.grouped_changes(changes, {}, after["hosts"])
         self._display.display(
             aligned(

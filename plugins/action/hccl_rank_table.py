@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Builds the rank table on the controller, which knows all hosts, and writes it on the host of the task."""
+"""Builds the rank table on the controller, which knows all hosts, and writes it on the host of the
+task.
+"""
 
 from __future__ import annotations
 

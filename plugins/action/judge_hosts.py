@@ -68,7 +68,9 @@ class ActionModule(ActionBase):
         return self._told(result, args, findings, len(alive))
 
     def _missing(self, members, alive, task_vars):
-        """Return the findings about hosts that have not answered, and about those that were lost in this run."""
+        """Return the findings about hosts that have not answered, and about those that were lost in
+        this run.
+        """
         hostvars, asked = task_vars["hostvars"], task_vars["ansible_play_hosts_all"]
         silent = [member for member in members if not member["reachable"]]
         names = [member["name"] for member in members if member["reachable"]]
@@ -79,7 +81,8 @@ class ActionModule(ActionBase):
     def _inputs(self, table, alive, answers, task_vars, new_input):
         """Return what the rules of a table are judged with, by host.
 
-        C(answers) is the name of the variable with the hosts' answers, C(new_input) returns the P(HostInput) of a host.
+        C(answers) is the name of the variable with the hosts' answers, C(new_input) returns the
+        P(HostInput) of a host.
         """
         hostvars = task_vars["hostvars"]
         by_name = {member["name"]: member for member in task_vars["cluster_members"]}
@@ -111,7 +114,8 @@ class ActionModule(ActionBase):
             result["msg"] = "%s on %s.%s" % counts
         elif blocks(result["findings"], args["fail_on"]):
             result["failed"] = True
-            # Ansible prints all values of a failed result. Passed checks would hide the failed ones.
+            # Ansible prints all values of a failed result. Passed checks would hide the failed
+            # ones.
             result["findings"] = [
                 entry for entry in result["findings"] if entry["verdict"] not in ("pass", "skipped")
             ]

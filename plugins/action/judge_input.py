@@ -49,7 +49,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
     show_failure,
 )
 
-# When this plugin is imported: of a task, ansible-core loads the class of its action plugin in its own process, before it forks a worker.
+# When this plugin is imported: of a task, ansible-core loads the class of its action plugin in its
+# own process, before it forks a worker.
 load_filters()
 
 HIDDEN = "(not shown)"
@@ -137,7 +138,9 @@ def texts_of(value, label=""):
 
 
 def said(error):
-    """Return the message of a template error, without the template's text, which ansible-core before 2.19 adds."""
+    """Return the message of a template error, without the template's text, which ansible-core
+    before 2.19 adds.
+    """
     return show(str(error).partition(". String: ")[0])
 
 
@@ -241,7 +244,9 @@ def words_of(rule):
 
 
 class ActionModule(ActionBase):
-    """Checks every variable of every role for every host on the controller before anything is changed."""
+    """Checks every variable of every role for every host on the controller before anything is
+    changed.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -270,7 +275,8 @@ class ActionModule(ActionBase):
         findings, connections = self._connections(shared)
         findings += check_inventory(groups, connections)
         values = {host: {} for host in shared.hosts}
-        # Without a cluster there is nothing else to check, because the variables of all roles belong to its hosts.
+        # Without a cluster there is nothing else to check, because the variables of all roles
+        # belong to its hosts.
         if shared.hosts:
             findings += self._judge_variables(roles, rules, shared, groups, values)
             findings += self._files(values)
@@ -314,9 +320,12 @@ class ActionModule(ActionBase):
         return result
 
     def _judge_variables(self, roles, rules, shared, groups, values):
-        """Return the findings about the roles' variables, and fill C(values), {host: {variable: value}}, with the valid ones."""
+        """Return the findings about the roles' variables, and fill C(values), {host: {variable:
+        value}}, with the valid ones.
+        """
         names = [name for role in roles for name in role.options]
-        # Defaults are valid, as a unit test verifies. Variables that no host sets need no evaluation.
+        # Defaults are valid, as a unit test verifies. Variables that no host sets need no
+        # evaluation.
         touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
         secrets = {role: secretive(of_role) for role, of_role in rules.items()}
         rules = {role: needed_rules(of_role, touched) for role, of_role in rules.items()}
@@ -345,7 +354,9 @@ class ActionModule(ActionBase):
         return data if data is not None else {"input_rules": []}
 
     def _with_data(self, rules, role, roles, values):
-        """Return the rules with what they name: IDs of a role, including those of the site's files, and options of a file. Their words are templates."""
+        """Return the rules with what they name: IDs of a role, including those of the site's files,
+        and options of a file. Their words are templates.
+        """
         paths = {role.name: role.path for role in roles}
         filled = []
         for rule in rules:
@@ -365,11 +376,15 @@ class ActionModule(ActionBase):
         return filled
 
     def _ids(self, paths, role, values):
-        """Return the ids of a role's rules or checks. None: one of the site's files is not readable, so they are unknown."""
+        """Return the ids of a role's rules or checks.
+
+        None: one of the site's files is not readable, so they are unknown.
+        """
         meta = os.path.join(paths[role], "meta")
         if role == "verify":
             checks = published_checks(load_data(self._loader, os.path.join(meta, "rules.yml")))
-            # Those that apply to trouble report a host that does not answer: they are neither required nor overruled.
+            # Those that apply to trouble report a host that does not answer: they are neither
+            # required nor overruled.
             return frozenset(
                 check["id"] for check in checks if check.get("applies_to") != "trouble"
             )
@@ -387,7 +402,9 @@ class ActionModule(ActionBase):
         )
 
     def _files(self, values):
-        """Return the findings about the content of the site's files, which preflight would otherwise find only after the facts were gathered."""
+        """Return the findings about the content of the site's files, which preflight would
+        otherwise find only after the facts were gathered.
+        """
         findings = []
         for name, (expected, fix) in FILES.items():
             for host, its in values.items():
@@ -434,7 +451,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _connections(shared):
-        """Return (findings, {host: connection data}); a failing expression is one finding among others."""
+        """Return (findings, {host: connection data}); a failing expression is one finding among
+        others.
+        """
         findings, connections = [], {}
         for host, inputs in shared.hosts.items():
             entry, failing = connection_variables(shared, host)
@@ -443,7 +462,8 @@ class ActionModule(ActionBase):
             connection = entry["ansible_connection"]
             if connection.rpartition(".")[2] in _BY_SSH and not failed:
                 findings += ssh_findings(host, entry)
-            # Any other key may be in an agent under this name. This one exists only after lab/lab.py has created hosts.
+            # Any other key may be in an agent under this name. This one exists only after
+            # lab/lab.py has created hosts.
             key = os.path.normpath(entry["ansible_ssh_private_key_file"])
             virtual = (
                 "inventory_dir" in inputs
@@ -460,13 +480,16 @@ class ActionModule(ActionBase):
         return findings, connections
 
     def _values_of(self, role, host, shared, texts, judged, needed):
-        """Return the values of a role's variables as the role gets them, the problems of the others, and the names of these."""
+        """Return the values of a role's variables as the role gets them, the problems of the
+        others, and the names of these.
+        """
         *texts, foreign = texts
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
         for name, spec in role.options.items():
             if name not in needed or name not in inputs:
-                # Only the playbook that uses the role determines whether a variable without a default is required.
+                # Only the playbook that uses the role determines whether a variable without a
+                # default is required.
                 continue
             key = (name, shared.key(host, name))
             later = name in inputs.given and shared.depends_on_the_run(host, name)
@@ -520,7 +543,8 @@ class ActionModule(ActionBase):
         wrong_input = {host: not wrong[host].isdisjoint(role.options) for host in values}
 
         def evaluate(host, expression, item):
-            # A value of an unexpected type is not allowed either. Values computed from an invalid value are not reported again.
+            # A value of an unexpected type is not allowed either. Values computed from an invalid
+            # value are not reported again.
             answer = shared.answer(host, expression, item)
             return wrong_input[host] if answer is None else answer
 
@@ -541,7 +565,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _causes(findings, shared, defaults):
-        """Return the findings without those about a default that is invalid only because of an invalid variable in it."""
+        """Return the findings without those about a default that is invalid only because of an
+        invalid variable in it.
+        """
         blamed = {
             (entry["host"], re.split(r"[.\[]", entry["source"])[0])
             for entry in findings
@@ -634,7 +660,9 @@ def what_to_do(name, meant, likely):
 
 
 def yaml_problem(error):
-    """Return the message of the YAML parser with the line, which only some messages of ansible-core have."""
+    """Return the message of the YAML parser with the line, which only some messages of ansible-core
+    have.
+    """
     said = " ".join(str(error).splitlines()[:1])
     while error is not None:
         mark = getattr(error, "problem_mark", None)
@@ -664,7 +692,9 @@ def of_foreign_key(foreign, path, found):
 
 
 def about_a_number(where, spec, value):
-    """Return what to do about a text in place of a whole number, None if neither its description nor the text says more than that one is expected."""
+    """Return what to do about a text in place of a whole number, None if neither its description
+    nor the text says more than that one is expected.
+    """
     if spec.get("type") != "int" or not isinstance(value, str):
         return None
     description = spec.get("description") or []
@@ -682,7 +712,9 @@ def about_a_number(where, spec, value):
 
 
 def _minutes_in(text):
-    """Return the minutes of a duration in the form of slurm.conf, such as 1-00:00:00, None for other texts."""
+    """Return the minutes of a duration in the form of slurm.conf, such as 1-00:00:00, None for
+    other texts.
+    """
     try:
         return minutes(text)
     except ParseError:
@@ -690,7 +722,11 @@ def _minutes_in(text):
 
 
 class Variable(NamedTuple):
-    """A variable of a role. C(secret): a host has its value from a vault. The rest is what the rules of the role say about its texts."""
+    """A variable of a role.
+
+    C(secret): a host has its value from a vault. The rest is what the rules of the role say about
+    its texts.
+    """
 
     name: str
     spec: dict
@@ -714,7 +750,9 @@ def judge_value(variable, ask):
 
 
 def type_problem(variable, value, *found):
-    """Return the problem that a value has another type, as (check, path, what was expected, what was found, what to do)."""
+    """Return the problem that a value has another type, as (check, path, what was expected, what
+    was found, what to do).
+    """
     check_id, label, expected, shown, fix, shows = found
     name, spec = variable.name, variable.spec
     where = name + label
@@ -738,7 +776,9 @@ def type_problem(variable, value, *found):
 
 
 def text_problems(variable, value):
-    """Return the problems of texts with line breaks or control characters, in the form of type_problem."""
+    """Return the problems of texts with line breaks or control characters, in the form of
+    type_problem.
+    """
     problems = []
     for label, text in texts_of(value):
         where = variable.name + label

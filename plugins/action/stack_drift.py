@@ -34,7 +34,8 @@ class ActionModule(ActionBase):
                 variables.get(args["asked"], {}),
                 variables.get(args["driver"], ""),
             )
-            # A host that has dropped out of the play did not answer, even if it has a result of an earlier play.
+            # A host that has dropped out of the play did not answer, even if it has a result of an
+            # earlier play.
             silent = name not in task_vars["ansible_play_hosts"] or "packages" not in answer
             found = (
                 None

@@ -44,7 +44,8 @@ class ActionModule(ActionBase):
         return result
 
     def upload(self, path, number):
-        # Created only now, because a temporary folder costs a round trip that a run without a difference does not need.
+        # Created only now, because a temporary folder costs a round trip that a run without a
+        # difference does not need.
         if self._connection._shell.tmpdir is None:
             self._make_tmp_path()
         remote = self._connection._shell.join_path(

@@ -42,9 +42,12 @@ def _tell(play, line):
 
 
 class ActionModule(ActionBase):
-    """Starts the unit with the module, then follows it and shows its lines as they appear. A module cannot do that, because it returns only at its end.
+    """Starts the unit with the module, then follows it and shows its lines as they appear.
 
-    It looks by a shell command, not by the module: that would be a Python process on a host that may be training, every few seconds.
+    A module cannot do that, because it returns only at its end.
+
+    It looks by a shell command, not by the module: that would be a Python process on a host that
+    may be training, every few seconds.
     """
 
     _requires_connection = True
@@ -90,7 +93,8 @@ class ActionModule(ActionBase):
         end, tail = None, []
         while end is None:
             if os.getppid() != play:
-                # ansible-playbook was killed and this worker was left over: nobody sees its lines, and it must not renew the lease.
+                # ansible-playbook was killed and this worker was left over: nobody sees its lines,
+                # and it must not renew the lease.
                 raise AnsibleError("The play that started %s has ended" % result["unit"])
             look = self._look(result, state)
             end = look["end"]
@@ -103,7 +107,11 @@ class ActionModule(ActionBase):
 
     @contextlib.contextmanager
     def _told_of_ctrl_c(self, play, result, state):
-        """Say on Ctrl-C what becomes of the unit. Ansible passes SIGINT on to its tasks, and then kills them while they wait for their connection."""
+        """Say on Ctrl-C what becomes of the unit.
+
+        Ansible passes SIGINT on to its tasks, and then kills them while they wait for their
+        connection.
+        """
 
         def interrupt(number, frame):
             _tell(play, self._interrupted(result, state))

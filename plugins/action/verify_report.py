@@ -42,7 +42,10 @@ FIELDS = (
 
 
 def checked_fields(args, schema):
-    """The options that are parts of the report, in its form. A ReportError says which one does not match the schema."""
+    """The options that are parts of the report, in its form.
+
+    A ReportError says which one does not match the schema.
+    """
     rules = {name: rule for name, rule in schema["properties"].items() if name in args}
     given = {name: value for name, value in args.items() if name in rules and value is not None}
     given["hosts"] = [
@@ -68,7 +71,9 @@ def checked_fields(args, schema):
 
 
 class ActionModule(ActionBase):
-    """Judges the findings of verify on the controller, and writes the report before the verdict fails the play."""
+    """Judges the findings of verify on the controller, and writes the report before the verdict
+    fails the play.
+    """
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -168,7 +173,10 @@ class ActionModule(ActionBase):
         return result
 
     def _write_on_host(self, args, report, page, task_vars):
-        """Write the verdict for Prometheus, and the page for operators of the portal. Without it, alerts tell of an old verdict, so a failure is a warning."""
+        """Write the verdict for Prometheus, and the page for operators of the portal.
+
+        Without it, alerts tell of an old verdict, so a failure is a warning.
+        """
         path, generated = args["metrics"], seconds_of(report["generated"])
         wanted = [
             {
@@ -179,7 +187,8 @@ class ActionModule(ActionBase):
             }
         ]
         if args["portal"]:
-            # The folder is root's: in one of the portal's account, this account could put a link or a FIFO in the place of the file that root writes.
+            # The folder is root's: in one of the portal's account, this account could put a link or
+            # a FIFO in the place of the file that root writes.
             mine = {"owner": "root", "group": "trainyard-hub"}
             folder = os.path.dirname(args["portal"])
             wanted.append(dict(mine, path=folder, state="directory", mode="0750"))
@@ -218,7 +227,8 @@ class ActionModule(ActionBase):
             before = self._before(args, folder, schema, names)
         given = checked_fields(args, schema)
         required = []
-        # Checks that the site leaves out on purpose, or that check mode cannot make, are not missing.
+        # Checks that the site leaves out on purpose, or that check mode cannot make, are not
+        # missing.
         if not self._task.check_mode:
             required = [
                 name

@@ -73,7 +73,8 @@ from ansible.errors import AnsibleFilterError
 def all_reduce_perf(
     log, expected_ranks=None, expected_hosts=None, min_busbw_gb_s=None, judge_from_bytes=None
 ):
-    # Imported when it is called, as Ansible loads all filters of a collection for the first one that a task uses.
+    # Imported when it is called, as Ansible loads all filters of a collection for the first one
+    # that a task uses.
     from ansible_collections.trainyard.gpu.plugins.module_utils._all_reduce import (
         answer,
         check_bounds,

@@ -69,7 +69,9 @@ _HARDWARE = ("gpu-", "gpus-", "nic-", "ib-")
 
 
 def _in_order(report, bandwidth):
-    """The bandwidth of a report without runs of hosts whose hardware was broken, or could not be checked."""
+    """The bandwidth of a report without runs of hosts whose hardware was broken, or could not be
+    checked.
+    """
     broken = {
         host
         for check in report.get("checks") or []
@@ -82,7 +84,9 @@ def _in_order(report, bandwidth):
 
 
 def _read(path):
-    """The cluster, the bandwidth and the whole of a report; ValueError gives the reason if there is none."""
+    """The cluster, the bandwidth and the whole of a report; ValueError gives the reason if there is
+    none.
+    """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -106,7 +110,10 @@ def _measured(bandwidth):
 
 
 def _packs(folder, cluster, count):
-    """Newest first, because the folders' names are times. Unreadable reports, as left by a killed run, are ignored."""
+    """Newest first, because the folders' names are times.
+
+    Unreadable reports, as left by a killed run, are ignored.
+    """
     found = []
     for path in sorted(
         Path(folder).glob("*/report.json"), key=lambda path: path.parent.name, reverse=True

@@ -12,11 +12,14 @@
     # Out of bounds values : 0 OK
     # Avg bus bandwidth    : 43.6076
 
-The layout has changed many times since 2015, and logs of it carry prefixes (a rank's tag, an indentation, a container's name), have lost their '#', and
-have lines of NCCL and of launchers in between. So a line is recognised by its text at any position, and columns by the names in the header.
+The layout has changed many times since 2015, and logs of it carry prefixes (a rank's tag, an
+indentation, a container's name), have lost their '#', and have lines of NCCL and of launchers in
+between. So a line is recognised by its text at any position, and columns by the names in the
+header.
 
-The figures of a table depend on each other: the bandwidths follow from size, time and number of ranks, and the average from all rows. If they are
-inconsistent, rows were lost, damaged or mixed up. A run counts as complete only if its output shows that it is.
+The figures of a table depend on each other: the bandwidths follow from size, time and number of
+ranks, and the average from all rows. If they are inconsistent, rows were lost, damaged or mixed up.
+A run counts as complete only if its output shows that it is.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ _WIDTHS = {
     "f8e4m3": 1,
     "f8e5m2": 1,
 }
-# Until NCCL 2.13 a column had the largest difference instead of the number of wrong values. These are the limits of nccl-tests, by type.
+# Until NCCL 2.13 a column had the largest difference instead of the number of wrong values. These
+# are the limits of nccl-tests, by type.
 _DELTAS = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
 _COLUMNS = {
     "bytes": "size",
@@ -114,7 +118,8 @@ _NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
 _NCCL_LINE = re.compile(r"NCCL (?:INFO|WARN|TRACE|version) ")
 # A bus and an id are between the two.
 _NRANKS = re.compile(r"\bn[rR]anks (\d{1,9})\b[^\n]{0,200}? Init COMPLETE")
-# Names of networks contain blanks; a number after them is the adapter's. Concurrent writers truncate lines, so kinds of P2P and SHM are a list.
+# Names of networks contain blanks; a number after them is the adapter's. Concurrent writers
+# truncate lines, so kinds of P2P and SHM are a list.
 
 #: The two halves of a row.
 Place = Literal["out_of_place", "in_place"]
@@ -149,7 +154,9 @@ class Device(TypedDict):
 
 
 class _Measured(TypedDict):
-    """Time in microseconds, bandwidths in GB/s, and number of wrong values, None if they were not checked."""
+    """Time in microseconds, bandwidths in GB/s, and number of wrong values, None if they were not
+    checked.
+    """
 
     time_us: float
     algbw_gb_s: float
@@ -186,7 +193,10 @@ class OutOfBounds(TypedDict):
 
 
 class Reason(TypedDict):
-    """Why a run does not pass. C(source) names where a known error is described, C(line) is the line that shows it."""
+    """Why a run does not pass.
+
+    C(source) names where a known error is described, C(line) is the line that shows it.
+    """
 
     id: str
     cause: str
@@ -264,7 +274,8 @@ class _Section:
         self.out_of_bounds: list[OutOfBounds] = []
         # The printed number, and OK or FAILED if it was compared.
         self.averages: list[tuple[str, str | None]] = []
-        # Parts of another run's head below the table's header; rows after the summary; a summary that may be truncated.
+        # Parts of another run's head below the table's header; rows after the summary; a summary
+        # that may be truncated.
         self.mixed, self.late, self.cut = False, False, False
 
     @property
@@ -291,14 +302,18 @@ class _Section:
             or self.heads[kind] < max([1] + [self.heads[before] for before in _BEFORE[kind]])
         ):
             return True
-        # Independent processes are rank 0 of 1 each. In a real job only one rank prints. All others are later runs.
+        # Independent processes are rank 0 of 1 each. In a real job only one rank prints. All others
+        # are later runs.
         return {device["rank"] for device in self.devices} <= {0} and (
             self.heads["config"] > 0 or not self.rows
         )
 
 
 def _value(word: str) -> Figure | None:
-    """A printed number with half a unit of its last digit. None for N/A and everything that is not a finite number."""
+    """A printed number with half a unit of its last digit.
+
+    None for N/A and everything that is not a finite number.
+    """
     found = _NUMBER.match(word)
     if not found:
         return None
@@ -434,7 +449,8 @@ class _Reader:
         if found:
             section = self.section()
             section.averages.append((found.group(1), found.group(2)))
-            # Six digits are printed, without trailing zeros. With fewer digits at the end of the text, the rest may be missing, unless the rows agree.
+            # Six digits are printed, without trailing zeros. With fewer digits at the end of the
+            # text, the rest may be missing, unless the rows agree.
             section.cut = (
                 is_last
                 and found.end() == len(line)
@@ -446,7 +462,10 @@ class _Reader:
 
 
 def _columns(words: list[str]) -> list[str] | None:
-    """Names of the columns that a header has for each of the two placements. None if it cannot be parsed."""
+    """Names of the columns that a header has for each of the two placements.
+
+    None if it cannot be parsed.
+    """
     names = [_COLUMNS.get(word, word.lstrip("#")) for word in words]
     if names[-1] == "timestamp":
         names.pop()
@@ -520,7 +539,10 @@ def _is_whole(size: int, count: int, kind: str) -> bool:
 def _placement(
     words: dict[str, str], kind: str, milliseconds: bool
 ) -> tuple[Placement, dict[str, Figure]] | None:
-    """One half of a row, and its figures with half a unit of their last digit. None if one is not a valid number."""
+    """One half of a row, and its figures with half a unit of their last digit.
+
+    None if one is not a valid number.
+    """
     values = {}
     for name in ("time", "algbw", "busbw"):
         value = _value(words[name])
@@ -553,7 +575,9 @@ def _placement(
 
 
 def _is_result(word: str, is_error: bool) -> bool:
-    """Whether a word has the form of the largest difference, or of the number of wrong values; N/A if they were not checked."""
+    """Whether a word has the form of the largest difference, or of the number of wrong values; N/A
+    if they were not checked.
+    """
     found = _value(word)
     if found is None:
         return word == "N/A"
@@ -578,7 +602,9 @@ def _is_all_reduce(section: _Section) -> bool | None:
 
 
 def _document(text: str) -> _Section | None:
-    """The one section of the tool's JSON (option -J); None if the text is not such a document, or is truncated."""
+    """The one section of the tool's JSON (option -J); None if the text is not such a document, or
+    is truncated.
+    """
     try:
         told = json.loads(text)
         section, config = _Section(0), told["config"]
@@ -696,7 +722,10 @@ def _reason(name: str, cause: str, fix: str, line: str | None = None) -> Reason:
 
 
 def _known(text: str) -> list[Reason]:
-    """Known errors in the text as reasons, each once, in the order of find_errors. Good runs have lines of some, too."""
+    """Known errors in the text as reasons, each once, in the order of find_errors.
+
+    Good runs have lines of some, too.
+    """
     found: dict[str, Reason] = {}
     for error in find_errors(text):
         if error["id"] not in IN_GOOD_RUNS:
@@ -712,9 +741,12 @@ AGAIN = "run it again, and keep its complete output"
 def _requested_sizes(
     settings: Settings, max_bytes: int | None, sizes: list[int], width: int
 ) -> list[int]:
-    """The sizes that a run prints, at most one more than it has. Sizes are whole numbers of elements.
+    """The sizes that a run prints, at most one more than it has.
 
-    C(max_bytes) is the largest size that fits the GPUs' memory, if it is less than the requested one.
+    Sizes are whole numbers of elements.
+
+    C(max_bytes) is the largest size that fits the GPUs' memory, if it is less than the requested
+    one.
     """
     most = max_bytes or settings.max_bytes
     size = min(settings.min_bytes, most or settings.min_bytes)
@@ -749,7 +781,9 @@ _Tables = Dict[Tuple[str, "str | None", "int | None"], List[int]]
 
 
 def _uneven(tables: _Tables) -> bool:
-    """Whether the tables of a run without a list of its options differ: all types have the same operations and as many rows."""
+    """Whether the tables of a run without a list of its options differ: all types have the same
+    operations and as many rows.
+    """
     kinds: dict[str, set[tuple[str | None, int | None]]] = {}
     for kind, redop, root in tables:
         kinds.setdefault(kind, set()).add((redop, root))
@@ -825,7 +859,9 @@ def _fits_time(size: int, time: Figure, algbw: Figure) -> bool:
 
 
 def _fits_ranks(least: float, most: float, ranks: int | None) -> bool:
-    """Whether there is a factor between two limits, and it is the one of an all-reduce of so many ranks, if that is known."""
+    """Whether there is a factor between two limits, and it is the one of an all-reduce of so many
+    ranks, if that is known.
+    """
     if least > most + 1e-6:
         return False
     return not ranks or least - 1e-6 <= 2.0 * (ranks - 1) / ranks <= most + 1e-6
@@ -839,7 +875,9 @@ def _mean(section: _Section) -> tuple[float, float, float]:
 
 
 def _is_whole_average(section: _Section) -> bool:
-    """Whether the last word of the log, which may be truncated, matches the average of the rows like a complete one."""
+    """Whether the last word of the log, which may be truncated, matches the average of the rows
+    like a complete one.
+    """
     word = section.averages[0][0]
     mean, half, deviation = _mean(section)
     # Trailing zeros are not printed.
@@ -1014,7 +1052,10 @@ def _devices(section: _Section) -> list[Device]:
 
 
 def _gpu(device: Device) -> tuple[str, ...]:
-    """Key of a GPU: its host and its bus id. One without domain may be ambiguous, then also its number on the host."""
+    """Key of a GPU: its host and its bus id.
+
+    One without domain may be ambiguous, then also its number on the host.
+    """
     key = device["host"], device["bus_id"]
     return key if ":" in device["bus_id"] else (*key, str(device["device"]))
 
@@ -1084,7 +1125,10 @@ def parse_size(value: object, name: str) -> int:
 
 
 def _whole_number(value: Any, name: str, least: int) -> int | None:
-    """A requirement as a number, None without one. ValueError names it if it is not a whole number of at least C(least)."""
+    """A requirement as a number, None without one.
+
+    ValueError names it if it is not a whole number of at least C(least).
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not re.match(r"\d+$", str(value)) or int(value) < least:
@@ -1100,7 +1144,10 @@ def check_bounds(
     min_busbw_gb_s: Any = None,
     judge_from_bytes: object = None,
 ) -> Bounds:
-    """The requirements as numbers for answer(), from numbers and texts of users. ValueError names an invalid value and the valid ones."""
+    """The requirements as numbers for answer(), from numbers and texts of users.
+
+    ValueError names an invalid value and the valid ones.
+    """
     bounds: Bounds = {
         "judge_from_bytes": None
         if judge_from_bytes in (None, "")
@@ -1137,7 +1184,10 @@ def _read(text: str) -> tuple[list[_Section], str]:
 
 
 def _nothing(sections: list[_Section], text: str, rc: int | None) -> list[Reason]:
-    """Why there is no run of all_reduce_perf, as reasons. ParseError if it is other text, and not the output of a failed command."""
+    """Why there is no run of all_reduce_perf, as reasons.
+
+    ParseError if it is other text, and not the output of a failed command.
+    """
     if not sections and not rc and not _known(text) and not _NCCL_LINE.search(text):
         line = next((line.strip() for line in text.split("\n") if line.strip()), "")
         raise ParseError(
@@ -1157,7 +1207,9 @@ def _nothing(sections: list[_Section], text: str, rc: int | None) -> list[Reason
 
 
 def _take_document(section: _Section, document: str) -> None:
-    """Replace the rounded rows of the text by those of the document if both are of the same complete run."""
+    """Replace the rounded rows of the text by those of the document if both are of the same
+    complete run.
+    """
     exact = _document(document) if document.strip() else None
     if (
         exact
@@ -1261,7 +1313,9 @@ def _too_slow(
 
 
 def _reasons_of(ours: list[_Section], ranks: int | None) -> tuple[list[Reason], list[Reason]]:
-    """Why the first of the runs of all_reduce_perf was not complete, and all reasons, with those of its later runs."""
+    """Why the first of the runs of all_reduce_perf was not complete, and all reasons, with those of
+    its later runs.
+    """
     first = ours[0]
     missing = _incomplete(first, ranks)
     reasons = missing + _incorrect(first, ranks)
@@ -1304,7 +1358,10 @@ def _nccl_version(section: _Section, words: str) -> str | None:
 
 
 def _participants(section: _Section, words: str) -> _Participants:
-    """C(ranks), C(hosts) and C(gpus) of a run, None if unknown, and its C(devices). C(words) are its lines and those before it."""
+    """C(ranks), C(hosts) and C(gpus) of a run, None if unknown, and its C(devices).
+
+    C(words) are its lines and those before it.
+    """
     ranks, devices = _count_ranks(section, words), _devices(section)
     # A list with gaps does not show all participants.
     listed = devices if ranks is not None else []
@@ -1319,7 +1376,10 @@ def _participants(section: _Section, words: str) -> _Participants:
 
 
 def _span(ours: list[_Section], sections: list[_Section], length: int) -> tuple[int, int]:
-    """Where the text of the first of the runs begins and ends in a log of C(length) characters. Without a run it is all of it."""
+    """Where the text of the first of the runs begins and ends in a log of C(length) characters.
+
+    Without a run it is all of it.
+    """
     if not ours:
         return 0, length
     # Lines of NCCL before the first test belong to it, too.
@@ -1329,8 +1389,12 @@ def _span(ours: list[_Section], sections: list[_Section], length: int) -> tuple[
 def answer(
     text: str, document: str = "", rc: int | None = None, bounds: Bounds | None = None
 ) -> Answer:
-    """The data of a log and its verdict. C(document) is the tool's JSON of the same run. C(rc) is the command's exit code. It is None for a log, whose lines
-    then must show that nothing was aborted. C(bounds) are the requirements. ParseError if it is other text."""
+    """The data of a log and its verdict.
+
+    C(document) is the tool's JSON of the same run. C(rc) is the command's exit code. It is None for
+    a log, whose lines then must show that nothing was aborted. C(bounds) are the requirements.
+    ParseError if it is other text.
+    """
     bounds = bounds or {}
     sections, text = _read(text)
     ours = [section for section in sections if _is_all_reduce(section) is not False]

@@ -3,10 +3,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Apt's source files in both formats: the repositories in them, and their text without some of these.
+"""Apt's source files in both formats: the repositories in them, and their text without some of
+these.
 
-Apt fails completely if two entries name one repository with different keys, so an old entry must be removed before a new one is added.
-The image build uses it too: Python 3.6 with nothing but the standard library.
+Apt fails completely if two entries name one repository with different keys, so an old entry must be
+removed before a new one is added. The image build uses it too: Python 3.6 with nothing but the
+standard library.
 """
 
 import re
@@ -29,7 +31,9 @@ Judge = Callable[[Entry], bool]
 
 
 def location(uri: str, suite: str = "", architecture: str = "") -> str:
-    """Normalized location of a repository: without scheme, its port, credentials and trailing slashes; with the suite if that is a path."""
+    """Normalized location of a repository: without scheme, its port, credentials and trailing
+    slashes; with the suite if that is a path.
+    """
     text = uri + ("/" + suite if suite.endswith("/") else "")
     scheme = text.partition(":")[0].lower().rpartition("+")[2]
     text = re.sub(r"^[A-Za-z+]+:/*(?:[^/@]*@)?", "", text.replace("$(ARCH)", architecture))
@@ -42,7 +46,9 @@ def location(uri: str, suite: str = "", architecture: str = "") -> str:
 
 
 def list_prefix(uri: str, suite: str) -> str:
-    """Prefix of the names of a suite's files in /var/lib/apt/lists, followed by InRelease or …_Packages."""
+    """Prefix of the names of a suite's files in /var/lib/apt/lists, followed by InRelease or
+    …_Packages.
+    """
     text = re.sub(r"^[a-z+]+:/*(?:[^/@]*@)?", "", uri.rstrip("/") + "/")
     if uri.startswith(("file:", "copy:")):
         text = "/" + text
@@ -91,7 +97,8 @@ def _of_line(line: str) -> Optional[Stanza]:
 
 
 def stanzas(path: str, text: str) -> List[Stanza]:
-    """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and C(architectures), as lists, and C(signed_by), empty if none is named.
+    """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and
+    C(architectures), as lists, and C(signed_by), empty if none is named.
 
     Disabled entries are left out.
     """
@@ -118,7 +125,9 @@ def _entries_of(stanza: Optional[Stanza], architecture: str) -> List[Entry]:
 
 
 def entries(path: str, text: str, architecture: str = "") -> List[Entry]:
-    """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty if none is named. Disabled entries are left out."""
+    """The repositories that a file names: C(uri), C(suite), C(location), and C(signed_by), empty if
+    none is named. Disabled entries are left out.
+    """
     return [entry for stanza in stanzas(path, text) for entry in _entries_of(stanza, architecture)]
 
 
@@ -142,7 +151,9 @@ def _paragraph_without(
 
 
 def without(path: str, text: str, unwanted: Judge, architecture: str = "") -> Dict[str, Any]:
-    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their URIs), C(empty), whether no repository is left."""
+    """The file without the entries for which C(unwanted(entry)) is true: C(text), C(gone) (their
+    URIs), C(empty), whether no repository is left.
+    """
     gone: List[str] = []
     rest: List[str] = []
     if path.endswith(".sources"):

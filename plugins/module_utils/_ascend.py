@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host with Ascend NPUs has: device nodes, versions, CANN and its folders, the log of the installers, rank tables. Text and files in, data out."""
+"""What a host with Ascend NPUs has: device nodes, versions, CANN and its folders, the log of the
+installers, rank tables. Text and files in, data out.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ DRIVER_PATHS = (
 BASE = "/usr/local/Ascend"
 #: Where CANN is, the newest layout first. Before CANN 5 it had no folder of its own.
 HOMES = ("cann", "ascend-toolkit/latest", "nnae/latest", "latest", "")
-#: Folders below CANN's, of all layouts. Those that exist are used, in this order. %s is the processor as uname -m names it.
+#: Folders below CANN's, of all layouts. Those that exist are used, in this order. %s is the
+#: processor as uname -m names it.
 FOLDERS = {
     "PATH": (
         "bin",
@@ -88,7 +91,8 @@ VERSIONS = (
     "compiler/version.info",
     "opp/version.info",
 )
-#: Chips whose devices 0 to 3 and 4 to 7 are two rings. Those of the second generation have a digit after the letter (910B1), those of A3 are Ascend910.
+#: Chips whose devices 0 to 3 and 4 to 7 are two rings. Those of the second generation have a digit
+#: after the letter (910B1), those of A3 are Ascend910.
 RINGS = re.compile(r"910(A|B|ProA|ProB|PremiumA)?")
 RING = 4
 SITE_PACKAGES = (
@@ -112,7 +116,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9._+/-]+")
 
 
 class Step(TypedDict):
-    """A successful step of an installer. C(at) is its time as YYYY-MM-DD HH:MM:SS, C(what) is driver, firmware or cann, C(action) install or uninstall."""
+    """A successful step of an installer.
+
+    C(at) is its time as YYYY-MM-DD HH:MM:SS, C(what) is driver, firmware or cann, C(action) install
+    or uninstall.
+    """
 
     at: str
     what: str
@@ -147,7 +155,10 @@ def driver_paths() -> list[str]:
 
 
 def chip_names(module: Module, numbers: list[int], timeout: int = 30) -> dict[int, str]:
-    """Names of the chips by number of the device node, as npu-smi has them. Empty without an answer, and for numbers that it does not tell."""
+    """Names of the chips by number of the device node, as npu-smi has them.
+
+    Empty without an answer, and for numbers that it does not tell.
+    """
     if not numbers:
         return {}
     run = run_tool(module, ["npu-smi", "info"], timeout)
@@ -163,7 +174,10 @@ def chip_names(module: Module, numbers: list[int], timeout: int = 30) -> dict[in
 
 
 def _names_by_number(chips: list[dict[str, Any]], numbers: list[int]) -> dict[int, str | None]:
-    """Names by the chips' own numbers. Without those, all chips have one name, or there are as many chips as device nodes."""
+    """Names by the chips' own numbers.
+
+    Without those, all chips have one name, or there are as many chips as device nodes.
+    """
     known = {chip["phy_id"]: chip["name"] for chip in chips if chip["phy_id"] is not None}
     names = [chip["name"] for chip in chips]
     if known:
@@ -174,7 +188,10 @@ def _names_by_number(chips: list[dict[str, Any]], numbers: list[int]) -> dict[in
 
 
 def split_groups(numbers: list[int], names: dict[int, str]) -> list[list[int]]:
-    """Groups of device numbers within which a job must stay, unless it has all devices. Empty for chips without such groups."""
+    """Groups of device numbers within which a job must stay, unless it has all devices.
+
+    Empty for chips without such groups.
+    """
     if (
         not numbers
         or not names
@@ -214,7 +231,9 @@ def driver_folder(text: str) -> str:
 
 
 def cann_home(requested: str = "", base: str = BASE) -> str:
-    """Folder of CANN: the requested one, or the first that has operators or libraries; empty without CANN."""
+    """Folder of CANN: the requested one, or the first that has operators or libraries; empty
+    without CANN.
+    """
     usual = [os.path.join(base, name).rstrip("/") for name in HOMES]
     for folder in [requested] if requested else usual:
         if any(
@@ -225,7 +244,10 @@ def cann_home(requested: str = "", base: str = BASE) -> str:
 
 
 def cann_version(home: str, machine: str) -> str:
-    """Version of CANN in its folder; empty if none is named. C(machine) is the processor as C(uname -m) names it."""
+    """Version of CANN in its folder; empty if none is named.
+
+    C(machine) is the processor as C(uname -m) names it.
+    """
     if not home:
         return ""
     texts = (read_text(path) for path in _below(home, VERSIONS, machine))
@@ -259,7 +281,10 @@ def mindspore_version(patterns: Iterable[str] = SITE_PACKAGES) -> str:
 def environment(
     home: str, driver: str, machine: str, base: str = BASE
 ) -> dict[str, list[str] | str]:
-    """Variables of CANN and the driver: lists of existing folders, and paths. Only plain paths, as the values become a file that shells read."""
+    """Variables of CANN and the driver: lists of existing folders, and paths.
+
+    Only plain paths, as the values become a file that shells read.
+    """
     found: dict[str, list[str] | str] = {}
     for name, folders in FOLDERS.items():
         paths = _below(home, folders, machine) if home else []
@@ -287,7 +312,8 @@ def environment(
 def install_steps(driver_log: str, cann_log: str = "") -> list[Step]:
     """Successful steps of the installers, oldest first.
 
-    C(driver_log) is /var/log/ascend_seclog/ascend_install.log, C(cann_log) the log of CANN's installer beside it.
+    C(driver_log) is /var/log/ascend_seclog/ascend_install.log, C(cann_log) the log of CANN's
+    installer beside it.
     """
     found = [_driver_step(line.strip()) for line in driver_log.splitlines()]
     found += [_cann_step(line.strip()) for line in cann_log.splitlines()]
@@ -320,8 +346,9 @@ def _step(match: re.Match[str], what: str, pattern: re.Pattern[str]) -> Step | N
 def install_order(steps: list[Step]) -> Order:
     """Whether the log shows an order, and what is wrong with it.
 
-    On a new host the driver comes before the firmware, and CANN after the driver. If both are there already, the firmware comes before the driver. Two steps
-    within a day belong together. A later pair in the right order corrects an earlier one.
+    On a new host the driver comes before the firmware, and CANN after the driver. If both are there
+    already, the firmware comes before the driver. Two steps within a day belong together. A later
+    pair in the right order corrects an earlier one.
     """
     present: set[str] = set()
     problems: dict[str, str] = {}
@@ -348,7 +375,9 @@ def install_order(steps: list[Step]) -> Order:
 
 
 def _judge_upgrade(last: Step | None, step: Step, problems: dict[str, str]) -> Step | None:
-    """Judge an upgrade of the driver or the firmware, and return the step if it may be the first of a pair."""
+    """Judge an upgrade of the driver or the firmware, and return the step if it may be the first of
+    a pair.
+    """
     if last is None or last["what"] == step["what"] or not _within_a_day(last["at"], step["at"]):
         return step
     problems.pop("pair", None)
@@ -380,7 +409,9 @@ def _within_a_day(first: str, second: str) -> bool:
 
 
 def table_facts(text: str) -> dict[str, str]:
-    """Format of a rank table (legacy, 1.0, 1.2; empty for anything else), its status, and the place of the first value that is not a text."""
+    """Format of a rank table (legacy, 1.0, 1.2; empty for anything else), its status, and the place
+    of the first value that is not a text.
+    """
     try:
         table = json.loads(text)
     except ValueError:

@@ -3,21 +3,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The expected bus bandwidth of a cluster, its limiting bound, and the verdict on a measurement. Bandwidths are in GB/s (1e9 bytes), one way.
+"""The expected bus bandwidth of a cluster, its limiting bound, and the verdict on a measurement.
 
-Pure functions. They also run in training containers, so this is Python 3.6 with only the standard library.
+Bandwidths are in GB/s (1e9 bytes), one way.
 
-Bus bandwidth is size / time x 2(n-1)/n, as nccl-tests' PERFORMANCE.md defines it for an all-reduce: it doesn't depend on the number of ranks n, and can be
-compared with what the slowest part of the way can carry. What that is:
+Pure functions. They also run in training containers, so this is Python 3.6 with only the standard
+library.
+
+Bus bandwidth is size / time x 2(n-1)/n, as nccl-tests' PERFORMANCE.md defines it for an all-reduce:
+it doesn't depend on the number of ranks n, and can be compared with what the slowest part of the
+way can carry. What that is:
 
 - network card: its line rate x 0.96 by RDMA (24 GB/s of a 200 Gb/s card, the rule of nccl-tests' maintainers, issue 119), x 0.94 by TCP (headers at MTU 1500);
 - PCIe: rate of a lane x lanes x 0.8 (headers at 256 bytes of payload, flow control), of the card's slot and of the GPUs' where they have no NVLink;
 - NVLink: sum of a GPU's links x 0.75 (8 A100: 235 of 300 GB/s; H100 do more with NVLink SHARP);
 - CPU: Gloo adds up on one core and sends through one TCP stream for each pair of ranks, so a fast card is not what limits it.
 
-A broken part must not lower its own bar, so what a part can carry is read where it works: of a host's GPUs, the best one of the model counts, and of a host,
-the best one with the same hardware. GPUs that cannot read each other's memory (P2P) copy through the host's memory, whose bandwidth nothing tells. They have no
-bound by PCIe, and other hosts and earlier runs are what they are compared with.
+A broken part must not lower its own bar, so what a part can carry is read where it works: of a
+host's GPUs, the best one of the model counts, and of a host, the best one with the same hardware.
+GPUs that cannot read each other's memory (P2P) copy through the host's memory, whose bandwidth
+nothing tells. They have no bound by PCIe, and other hosts and earlier runs are what they are
+compared with.
 """
 
 import re
@@ -58,8 +64,8 @@ BROKE_OFF = "the job did not complete"
 _VIA = re.compile(
     r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
 )
-# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the device
-# may be followed by that of a second one, in parentheses.
+# Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the
+# device may be followed by that of a second one, in parentheses.
 _VIA_IB = re.compile(
     r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via NET/IB[\w.-]*/(\d+)(?:\(\d+\))?(/GDRDMA)?)"
 )
@@ -68,12 +74,13 @@ TCP_SHARE = 0.94
 PCIE_SHARE = 0.8
 NVLINK_SHARE = 0.75
 GLOO = 1.0
-#: GB/s of a lane by its rate in GT/s in sysfs and lspci: after the line code, before packet headers.
+#: GB/s of a lane by its rate in GT/s in sysfs and lspci: after the line code, before packet
+#: headers.
 LANES = {2.5: 0.25, 5.0: 0.5, 8.0: 0.985, 16.0: 1.969, 32.0: 3.938, 64.0: 7.563}
 #: The same by generation, as in nvidia-smi.
 GENERATIONS = dict(enumerate(sorted(LANES.values()), 1))
-#: Counters of sent and received bytes: of an interface, and of an adapter's port (64 bits, older kernels'; in units of four octets).
-#: The first existing one is used.
+#: Counters of sent and received bytes: of an interface, and of an adapter's port (64 bits, older
+#: kernels'; in units of four octets). The first existing one is used.
 _COUNTERS = tuple(
     (
         ("statistics/%s_bytes" % ethernet, 1),
@@ -90,8 +97,9 @@ COUNTER_FILES = tuple(path for names in _COUNTERS for path, _factor in names) + 
 GLOO_PIECE = 1 << 20
 
 
-#: States of two GPUs in C(nvidia-smi topo -p2p r) in which one cannot read the memory of the other: the chipset, the GPU, the topology or the driver does not
-#: support it, or a setting has disabled it.
+#: States of two GPUs in C(nvidia-smi topo -p2p r) in which one cannot read the memory of the other:
+#: the chipset, the GPU, the topology or the driver does not support it, or a setting has disabled
+#: it.
 _NO_P2P = ("CNS", "GNS", "TNS", "NS", "DR")
 
 
@@ -99,7 +107,8 @@ _NO_P2P = ("CNS", "GNS", "TNS", "NS", "DR")
 Card = Dict[str, Any]
 #: The links of a GPU, as P(gpus) returns them.
 Gpu = Dict[str, Any]
-#: A host: C(name), C(cards), C(gpus), and if they are known C(p2p), C(nics) and C(alone). P(_prepared) adds what it is compared by.
+#: A host: C(name), C(cards), C(gpus), and if they are known C(p2p), C(nics) and C(alone).
+#: P(_prepared) adds what it is compared by.
 Host = Dict[str, Any]
 #: A row of a measurement, as P(row) returns it.
 Row = Dict[str, Any]
@@ -125,8 +134,10 @@ def card(
 ) -> Card:
     """A network card: its name, and the bandwidths of its line and of its slot (0.0 if unknown).
 
-    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200 Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts
-    of current_link_speed and current_link_width ('16.0 GT/s PCIe', '16'); C(model) is the PCI vendor and device ('15b3:1021').
+    C(rate_gbit_s) is a number, or the text of sysfs' speed or rate ('100000' are Mbit/s, '200
+    Gb/sec (4X HDR)'); C(link_speed) and C(link_width) are the texts of current_link_speed and
+    current_link_width ('16.0 GT/s PCIe', '16'); C(model) is the PCI vendor and device
+    ('15b3:1021').
     """
     rate = _card_rate(rate_gbit_s) if isinstance(rate_gbit_s, str) else rate_gbit_s
     lane = re.match(r"([0-9.]+) GT/s", link_speed)
@@ -155,10 +166,12 @@ def _card_rate(text: str) -> float:
 
 
 def nvlinks(status: str) -> List[Dict[str, Any]]:
-    """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid), C(speeds) and C(said).
+    """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid),
+    C(speeds) and C(said).
 
-    C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are empty if all are inactive or there are none, and None if that
-    is unknown, as in MIG mode or after an error. C(said) is the text in place of the list.
+    C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are
+    empty if all are inactive or there are none, and None if that is unknown, as in MIG mode or
+    after an error. C(said) is the text in place of the list.
     """
     found: List[Dict[str, Any]] = []
     for line in status.splitlines():
@@ -183,7 +196,10 @@ def nvlinks(status: str) -> List[Dict[str, Any]]:
 
 
 def peer_to_peer(matrix: str) -> Optional[bool]:
-    """Whether all GPUs can read each other's memory, from the output of C(nvidia-smi topo -p2p r). None if it does not say so, as for one GPU."""
+    """Whether all GPUs can read each other's memory, from the output of C(nvidia-smi topo -p2p r).
+
+    None if it does not say so, as for one GPU.
+    """
     states: List[str] = []
     for line in matrix.splitlines():
         words = re.sub("\x1b\\[[0-9;]*m", "", line).split()
@@ -195,7 +211,8 @@ def peer_to_peer(matrix: str) -> Optional[bool]:
 
 
 def gpus(nvlink_status: str, pcie_query: str) -> List[Gpu]:
-    """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or does not report it; and C(model), if it is named.
+    """Bandwidths of each GPU's links to the others: C(nvlink) and C(pcie), 0.0 if it has none or
+    does not report it; and C(model), if it is named.
 
     The arguments are the outputs of C(nvidia-smi nvlink --status) and of C(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.current
     --format=csv,noheader). The generation may drop while a GPU idles, so its maximum counts; the width doesn't. The query may add C(pcie.link.width.max,name).
@@ -227,7 +244,9 @@ def gpus(nvlink_status: str, pcie_query: str) -> List[Gpu]:
 
 
 def _together(values: List[float]) -> float:
-    """Bandwidth of several cards: those in use all work at the pace of the slowest of them, so a slow one is left out or slows the others down."""
+    """Bandwidth of several cards: those in use all work at the pace of the slowest of them, so a
+    slow one is left out or slows the others down.
+    """
     return max(value * count for count, value in enumerate(sorted(values, reverse=True), 1))
 
 
@@ -239,12 +258,19 @@ def _model(gpu: Gpu, models: Models) -> str:
 
 
 def _gpu_kind(host: Host, models: Models) -> List[str]:
-    """Hosts with the same models and number of GPUs are compared. Without a name, as in older results, every GPU is of one model."""
+    """Hosts with the same models and number of GPUs are compared.
+
+    Without a name, as in older results, every GPU is of one model.
+    """
     return sorted(_model(gpu, models) for gpu in host["gpus"])
 
 
 def _card_kind(host: Host) -> Set[str]:
-    """The models of a host's cards. All RDMA devices count if they are known, because those without an active port do not carry data."""
+    """The models of a host's cards.
+
+    All RDMA devices count if they are known, because those without an active port do not carry
+    data.
+    """
     # The bus tells cards of unknown models apart from virtual interfaces.
     models = host.get("nics") or [
         "%s %s" % (entry.get("model") or bool(entry["pcie"]), entry["rdma"])
@@ -275,7 +301,9 @@ def _card_bounds(host: Host) -> List[Bound]:
 
 
 def _lanes(members: List[Gpu]) -> float:
-    """What the GPUs of one model carry over PCIe: a GPU with less lanes than it can use counts like the best one."""
+    """What the GPUs of one model carry over PCIe: a GPU with less lanes than it can use counts like
+    the best one.
+    """
     best: float = max(gpu["pcie"] for gpu in members)
     with_all_lanes = [
         gpu["pcie"]
@@ -302,7 +330,9 @@ def _gpu_bounds(host: Host, models: Models) -> List[Bound]:
 
 
 def _as_made(host: Host, models: Models) -> Host:
-    """The host with the NVLinks that its model has by the compatibility data, for a host without others to compare it with."""
+    """The host with the NVLinks that its model has by the compatibility data, for a host without
+    others to compare it with.
+    """
     known = [
         dict(gpu, nvlink=max(gpu["nvlink"], models.get(gpu.get("model"), {}).get("nvlink", 0.0)))
         for gpu in host["gpus"]
@@ -311,7 +341,9 @@ def _as_made(host: Host, models: Models) -> Host:
 
 
 def _prepared(hosts: Sequence[Host], models: Models) -> List[Host]:
-    """The hosts with what they are compared by, which is the same for all runs: kinds, and bounds of their own cards and GPUs."""
+    """The hosts with what they are compared by, which is the same for all runs: kinds, and bounds
+    of their own cards and GPUs.
+    """
     return [_prepared_host(host, models) for host in hosts]
 
 
@@ -347,13 +379,19 @@ def _others(host: Host, among: Sequence[Host]) -> List[Host]:
 
 
 def _can_read_peers(hosts: Sequence[Host]) -> bool:
-    """Whether GPUs of this kind of host have P2P: if one host has. Hosts of which it is unknown do not count."""
+    """Whether GPUs of this kind of host have P2P: if one host has.
+
+    Hosts of which it is unknown do not count.
+    """
     known = [host["p2p"] for host in hosts if host.get("p2p") is not None]
     return any(known) or not known
 
 
 def _within(host: Host, among: Sequence[Host]) -> List[Bound]:
-    """Bounds of the GPUs of a host among themselves. What GPUs without P2P do is not known before it was measured."""
+    """Bounds of the GPUs of a host among themselves.
+
+    What GPUs without P2P do is not known before it was measured.
+    """
     others = _others(host, among)
     best = _best(host, others, "as_made", "by_gpus")
     if "nvlink" in best:
@@ -367,7 +405,9 @@ def _within(host: Host, among: Sequence[Host]) -> List[Bound]:
 
 
 def has_nvlink(name: str, facts: Mapping[str, Host]) -> bool:
-    """Whether all GPUs of a host have NVLinks where its hardware works, from P(judge_runs)' facts of all hosts."""
+    """Whether all GPUs of a host have NVLinks where its hardware works, from P(judge_runs)' facts
+    of all hosts.
+    """
     among = _prepared([dict(its, name=host) for host, its in facts.items()], {})
     (host,) = [each for each in among if each["name"] == name]
     if len(host["gpus"]) < 2:
@@ -376,7 +416,9 @@ def has_nvlink(name: str, facts: Mapping[str, Host]) -> bool:
 
 
 def _across(host: Host, among: Sequence[Host], collective: str) -> List[Bound]:
-    """(GB/s, bound, explanation) of one of several hosts: the bandwidth of all cards together, and of the GPUs among themselves."""
+    """(GB/s, bound, explanation) of one of several hosts: the bandwidth of all cards together, and
+    of the GPUs among themselves.
+    """
     alike = [other for other in _others(host, among) if other["card_kind"] == host["card_kind"]]
     cards = list(_best(host, alike, "by_cards", "by_cards").values())
     if cards and collective == "gloo":
@@ -396,7 +438,9 @@ def _limit(host: Host, among: Sequence[Host], collective: str) -> Bound:
 def _by_hardware(
     hosts: Sequence[Host], among: Sequence[Host], collective: str
 ) -> Tuple[Optional[float], Optional[str], str]:
-    """(GB/s, bound, explanation) of the part that limits a run; None and the reason if it is unknown."""
+    """(GB/s, bound, explanation) of the part that limits a run; None and the reason if it is
+    unknown.
+    """
     if len(hosts) < 2:
         # What the host itself has just done is no measure.
         bounds = [entry for entry in _within(hosts[0], among) if entry[1] != "peers"]
@@ -415,13 +459,16 @@ def expected(
     peers: Optional[float] = None,
     among: Sequence[Host] = (),
 ) -> Dict[str, Any]:
-    """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if unknown.
+    """Expected values of a run: busbw_gb_s, bound, from, required_gb_s, history_gb_s; None if
+    unknown.
 
-    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it is known; C(among) has all hosts to compare them with,
-    including these. C(asked) has the site's thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of each host alone by
-    its name (0: none; they replace what is expected), drop_percent against C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what
-    the other hosts do alone. Its models are what the compatibility data says of GPUs by their name: nvlink, the sum of the links in GB/s, bridge, whether they
-    need one, and known. The strictest counts.
+    C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it
+    is known; C(among) has all hosts to compare them with, including these. C(asked) has the site's
+    thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of
+    each host alone by its name (0: none; they replace what is expected), drop_percent against
+    C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what the other
+    hosts do alone. Its models are what the compatibility data says of GPUs by their name: nvlink,
+    the sum of the links in GB/s, bridge, whether they need one, and known. The strictest counts.
     """
     hosts = _prepared(hosts, asked.get("models") or {})
     best, bound, told = _by_hardware(hosts, among or hosts, collective)
@@ -455,7 +502,10 @@ def sizes(largest: int) -> List[int]:
 
 
 def row(size_bytes: int, seconds: float, ranks: int, wrong: int) -> Row:
-    """A row in the format of nccl_all_reduce. The collective works in place, so the out-of-place figures are null."""
+    """A row in the format of nccl_all_reduce.
+
+    The collective works in place, so the out-of-place figures are null.
+    """
     algbw = size_bytes / seconds / 1e9
     # To a kilobyte per second, so that the smallest message on a slow network is not 0.
     figures = {
@@ -481,7 +531,9 @@ def _busbw(entry: Row) -> float:
 
 
 def judged_busbw(rows: List[Row], wanted: Optional[Sequence[int]] = None) -> Optional[float]:
-    """The best row among those of at least a sixteenth of the largest size. Latency dominates below that, and noise only lowers a bandwidth.
+    """The best row among those of at least a sixteenth of the largest size.
+
+    Latency dominates below that, and noise only lowers a bandwidth.
 
     With C(wanted), only those sizes count. None where no row is left.
     """
@@ -499,7 +551,9 @@ def history(
     hosts: List[str],
     wanted: Optional[Sequence[int]],
 ) -> Optional[float]:
-    """The median of earlier results of a run: same run, same hosts, same collective, same sizes. None without such a run.
+    """The median of earlier results of a run: same run, same hosts, same collective, same sizes.
+
+    None without such a run.
 
     C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
     """
@@ -520,7 +574,10 @@ def wrong_values(rows: List[Row]) -> int:
 
 
 def better(former: Run, run: Run) -> Run:
-    """The faster of two measurements of a group, with its missing rows. A row with wrong values stays, whatever the other measurement is."""
+    """The faster of two measurements of a group, with its missing rows.
+
+    A row with wrong values stays, whatever the other measurement is.
+    """
     slower, faster = sorted([former, run], key=lambda each: judged_busbw(each["rows"]) or 0)
     rows: Dict[int, Row] = {}
     for entry in slower["rows"] + faster["rows"]:
@@ -567,9 +624,12 @@ def judge_runs(
     asked: Dict[str, Any],
     earlier: Mapping[str, Optional[float]],
 ) -> List[Run]:
-    """Runs with their expected bandwidths and verdicts. Runs of one host also have C(compared): whether there is anything to compare the host with.
+    """Runs with their expected bandwidths and verdicts.
 
-    C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo), C(earlier) what the same runs did before, by their id.
+    Runs of one host also have C(compared): whether there is anything to compare the host with.
+
+    C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo),
+    C(earlier) what the same runs did before, by their id.
     """
     models, thresholds = asked.get("models") or {}, asked.get("host_min_gb_s") or {}
     alone = {run["hosts"][0]: run for run in runs if len(run["hosts"]) == 1}
@@ -584,7 +644,10 @@ def judge_runs(
     of_name = {host["name"]: host for host in among}
 
     def peers_of(host: Host) -> Optional[float]:
-        """What the other hosts with the same GPUs do alone. A host with a threshold of its own is not like the others."""
+        """What the other hosts with the same GPUs do alone.
+
+        A host with a threshold of its own is not like the others.
+        """
         found = sorted(
             other["alone"] or 0.0
             for other in _others(host, among)
@@ -620,21 +683,29 @@ def watched_size(largest: int, collective: str, ranks: int) -> int:
 
 
 def must_move(size_bytes: int, iterations: int, ranks: int) -> float:
-    """Bytes that a ring over C(ranks) sends out of each host, and receives there: the ring enters and leaves a host once, for any number of ranks."""
+    """Bytes that a ring over C(ranks) sends out of each host, and receives there: the ring enters
+    and leaves a host once, for any number of ranks.
+    """
     return 2.0 * (ranks - 1) / ranks * size_bytes * iterations
 
 
 def may_move(least_bytes: float, most_bytes: float) -> Tuple[float, float]:
-    """The minimum and the maximum of bytes that each of several hosts sends, and receives, for messages of this total size, for all algorithms of NCCL.
+    """The minimum and the maximum of bytes that each of several hosts sends, and receives, for
+    messages of this total size, for all algorithms of NCCL.
 
-    A host's part of a sum has to leave it, or the sum itself does, and one of the two has to arrive: each value once at least. A ring moves it twice, less a
-    part (P(must_move)); of NCCL's two trees, each for a half, a host has three neighbours in the one and one in the other at most: twice.
+    A host's part of a sum has to leave it, or the sum itself does, and one of the two has to
+    arrive: each value once at least. A ring moves it twice, less a part (P(must_move)); of NCCL's
+    two trees, each for a half, a host has three neighbours in the one and one in the other at most:
+    twice.
     """
     return 1.0 * least_bytes, 2.0 * most_bytes
 
 
 def counted(texts: Mapping[str, str]) -> List[Optional[int]]:
-    """Bytes that an interface or port has sent and received; None if unknown. C(texts) has the existing files of P(COUNTER_FILES)."""
+    """Bytes that an interface or port has sent and received; None if unknown.
+
+    C(texts) has the existing files of P(COUNTER_FILES).
+    """
     found: List[Optional[int]] = []
     for names in _COUNTERS:
         there = [
@@ -651,7 +722,8 @@ def counted(texts: Mapping[str, str]) -> List[Optional[int]]:
 def grown(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
     """How much the counters of _job_watch.losses have grown.
 
-    One that is smaller now has started anew, as after a reload of the driver. Then its value counts.
+    One that is smaller now has started anew, as after a reload of the driver. Then its value
+    counts.
     """
 
     def more(then: int, now: int) -> int:
@@ -670,9 +742,11 @@ def grown(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
 def moved_by_card(
     before: Mapping[str, Optional[List[int]]], after: Mapping[str, Optional[List[int]]]
 ) -> Dict[str, Optional[int]]:
-    """Bytes that each card has moved, in both directions together, between two readings of _job_watch.card_counters.
+    """Bytes that each card has moved, in both directions together, between two readings of
+    _job_watch.card_counters.
 
-    None for a card whose counters are not known, or have started anew, as after a reload of the driver.
+    None for a card whose counters are not known, or have started anew, as after a reload of the
+    driver.
     """
     found: Dict[str, Optional[int]] = {}
     for name, late in after.items():
@@ -683,7 +757,10 @@ def moved_by_card(
 
 
 def transports(text: str) -> List[str]:
-    """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO). The line "Using network" does not count, as it names a candidate."""
+    """Return the kinds of connections between ranks in NCCL's log (NCCL_DEBUG=INFO).
+
+    The line "Using network" does not count, as it names a candidate.
+    """
     names = set(_VIA.findall(text))
     if "direct shared memory" in names:
         names.remove("direct shared memory")
@@ -694,8 +771,9 @@ def transports(text: str) -> List[str]:
 def rdma_connections(text: str) -> Dict[str, Dict[str, Any]]:
     """Return what NCCL's log names of the connections over InfiniBand or RoCE, by host.
 
-    C(gpudirect) is whether any of them reads the memory of GPUs directly (GDRDMA), C(devices) are the numbers that NCCL has given to the network devices in
-    use. The name of the host is as in the log, and empty for lines without it. A host without such a connection is not named.
+    C(gpudirect) is whether any of them reads the memory of GPUs directly (GDRDMA), C(devices) are
+    the numbers that NCCL has given to the network devices in use. The name of the host is as in the
+    log, and empty for lines without it. A host without such a connection is not named.
     """
     found: Dict[str, Dict[str, Any]] = {}
     for match in _VIA_IB.finditer(text):
@@ -708,8 +786,9 @@ def rdma_connections(text: str) -> Dict[str, Dict[str, Any]]:
 def usage(text: str, most: int = 3) -> List[List[Optional[int]]]:
     """Percent of each GPU, and MiB of its memory used and in all; None if unknown.
 
-    C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total --format=csv,noheader,nounits). With C(most) 4, it may have
-    C(utilization.memory), too: in which percent of the time the memory was read or written.
+    C(text) is of C(nvidia-smi --query-gpu=utilization.gpu,memory.used,memory.total
+    --format=csv,noheader,nounits). With C(most) 4, it may have C(utilization.memory), too: in which
+    percent of the time the memory was read or written.
     """
     found = []
     for line in text.splitlines():
@@ -730,7 +809,8 @@ def usage(text: str, most: int = 3) -> List[List[Optional[int]]]:
 def peaks(text: str) -> List[Optional[int]]:
     """The highest utilization of each GPU in percent, None if unknown.
 
-    C(text) is of C(nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits -lms 200), which goes on until it is ended.
+    C(text) is of C(nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits -lms
+    200), which goes on until it is ended.
     """
     found: Dict[int, List[Optional[int]]] = {}
     # Text after the last line end is truncated.

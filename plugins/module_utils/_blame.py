@@ -3,14 +3,19 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Finds the host or link that keeps a cluster below its required bandwidth: chooses the next measurements and draws conclusions.
+"""Finds the host or link that keeps a cluster below its required bandwidth: chooses the next
+measurements and draws conclusions.
 
-Pure functions. They also run in training containers, so this is Python 3.6 with only the standard library.
+Pure functions. They also run in training containers, so this is Python 3.6 with only the standard
+library.
 
-P(search) is a generator. It yields rounds, receives what was measured, and returns the verdict: an all-reduce over each group of a round, the groups of a
-round disjoint, so they can run side by side. A group of one is a host alone (its own processes or GPUs, no network), a group of two is a link, larger ones
-narrow the search down: a slow half has a slow member, so a single culprit among 64 hosts is found in about ten rounds. Where halves tell nothing, all pairs are
-measured in rounds by the circle method, n-1 of them for an even number of hosts and n for an odd one. A single measurement is never enough for blame.
+P(search) is a generator. It yields rounds, receives what was measured, and returns the verdict: an
+all-reduce over each group of a round, the groups of a round disjoint, so they can run side by side.
+A group of one is a host alone (its own processes or GPUs, no network), a group of two is a link,
+larger ones narrow the search down: a slow half has a slow member, so a single culprit among 64
+hosts is found in about ten rounds. Where halves tell nothing, all pairs are measured in rounds by
+the circle method, n-1 of them for an even number of hosts and n for an odd one. A single
+measurement is never enough for blame.
 """
 
 import statistics
@@ -33,7 +38,9 @@ BISECT_FROM = 8
 
 
 def circle(hosts: Sequence[str]) -> List[List[Group]]:
-    """All pairs in rounds of disjoint pairs: one host stays, the others move by one position per round."""
+    """All pairs in rounds of disjoint pairs: one host stays, the others move by one position per
+    round.
+    """
     places: List[Optional[str]] = list(hosts) + [None] * (len(hosts) % 2)
     rounds = []
     for _round in range(len(places) - 1):
@@ -48,7 +55,9 @@ def circle(hosts: Sequence[str]) -> List[List[Group]]:
 
 
 def _in_rounds(groups: Iterable[Group], at_once: int) -> List[List[Group]]:
-    """Groups in rounds of disjoint groups, at most at_once in each (0: no limit), in the given order."""
+    """Groups in rounds of disjoint groups, at most at_once in each (0: no limit), in the given
+    order.
+    """
     rounds: List[Tuple[Set[str], List[Group]]] = []
     for group in groups:
         for taken, members in rounds:
@@ -75,7 +84,9 @@ def _pairs_in(groups: List[Group]) -> List[Group]:
 
 
 def _crossings(halves: List[Tuple[Group, Group]], slow: List[Group]) -> List[Group]:
-    """Pairs between two halves that are not slow: an all-reduce uses a ring, which crosses between them at two links."""
+    """Pairs between two halves that are not slow: an all-reduce uses a ring, which crosses between
+    them at two links.
+    """
     pairs: List[Group] = []
     for one, other in halves:
         if one not in slow and other not in slow:
@@ -84,7 +95,9 @@ def _crossings(halves: List[Tuple[Group, Group]], slow: List[Group]) -> List[Gro
 
 
 def _proving_pairs(suspects: List[str], witnesses: List[str]) -> List[Group]:
-    """Pairs of each suspect and two other hosts, which show which of a pair it is, because one of them may have a bad link itself."""
+    """Pairs of each suspect and two other hosts, which show which of a pair it is, because one of
+    them may have a bad link itself.
+    """
     return [
         (host, witnesses[(2 * place + which) % len(witnesses)])
         for which in range(min(2, len(witnesses)))
@@ -124,7 +137,11 @@ class _Search(object):
                 self.best[group] = max(self.best.get(group, 0.0), answer.get(group) or 0.0)
 
     def limit(self, values: List[float]) -> float:
-        """Limit below which a group is slow. If no group reaches the requirement, only outliers count, because all others share the same problem."""
+        """Limit below which a group is slow.
+
+        If no group reaches the requirement, only outliers count, because all others share the same
+        problem.
+        """
         best = max(values)
         is_enough = len(values) == 1 or best >= self.required
         return self.required if is_enough else self.share * best
@@ -135,7 +152,9 @@ class _Search(object):
         return [group for group in keys if self.best[group] < limit]
 
     def slow_alone(self) -> Generator[List[Group], Measured, Tuple[List[str], float]]:
-        """Hosts that are slower alone than the others, because of their CPU, memory, PCIe or GPUs, and what is usual. Each is measured once more."""
+        """Hosts that are slower alone than the others, because of their CPU, memory, PCIe or GPUs,
+        and what is usual. Each is measured once more.
+        """
         slow, usual = self._slow_alone()
         yield from self.measure(slow)
         slow, usual = self._slow_alone()
@@ -148,7 +167,9 @@ class _Search(object):
         return [group for group, value in alone.items() if value < self.share * usual], usual
 
     def measure_twice(self, pairs: List[Group]) -> Rounds:
-        """Each pair that was not measured yet, then slow ones once more, except for hosts that were slow with three or more others."""
+        """Each pair that was not measured yet, then slow ones once more, except for hosts that were
+        slow with three or more others.
+        """
         yield from self.measure(pair for pair in pairs if self.key(pair) not in self.best)
         keys = {self.key(pair) for pair in pairs}
         slow = self.slow(sorted(keys))
@@ -161,7 +182,10 @@ class _Search(object):
         yield from self.measure(pair for pair in slow if not found.intersection(pair))
 
     def narrow(self, hosts: Sequence[str]) -> Generator[List[Group], Measured, List[Group]]:
-        """Pairs that identify the culprits by halving. There is no result if no half or every half is slow."""
+        """Pairs that identify the culprits by halving.
+
+        There is no result if no half or every half is slow.
+        """
         pairs, witnesses = yield from self._halve(hosts)
         yield from self.measure_twice(pairs)
         slow = [pair for pair in pairs if self.best[self.key(pair)] < self.required]
@@ -257,7 +281,9 @@ class _Search(object):
         return blame
 
     def run(self) -> Search:
-        """Find the culprits, one group after the other, until the rest is as it should be or nobody stands out."""
+        """Find the culprits, one group after the other, until the rest is as it should be or nobody
+        stands out.
+        """
         blame: List[Blame] = []
         slow, usual = yield from self.slow_alone()
         for host in slow:
@@ -289,7 +315,9 @@ class _Search(object):
     def blamed(
         self, hosts: List[str], by_halves: bool
     ) -> Generator[List[Group], Measured, Tuple[List[Blame], List[Group], bool]]:
-        """The culprits, the measured pairs, and whether these are all pairs of the hosts, as they are where halves tell nothing."""
+        """The culprits, the measured pairs, and whether these are all pairs of the hosts, as they
+        are where halves tell nothing.
+        """
         if by_halves:
             pairs = yield from self.narrow(hosts)
             found = self.culprits(hosts, pairs)
@@ -351,9 +379,12 @@ def search(
 ) -> Search:
     """Find the hosts and links that keep the hosts below the required bus bandwidth (GB/s).
 
-    C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the reason in C(errors)); C(at_once) limits the groups of a
-    round, 0 does not. Below the C(share) of what the others do a host alone is slow, and a pair where all fall short. A generator: yields lists of
-    disjoint groups (tuples of hosts, in their order), is sent a dictionary from group to bus bandwidth (None for one that failed), and returns C(blame)
-    (kind, names, evidence), C(suspect) (hosts without which the rest is as it should be), C(note) (why nobody is to blame) and C(rounds).
+    C(alone) is what each host does by itself, as far as it was measured (0 if that failed, with the
+    reason in C(errors)); C(at_once) limits the groups of a round, 0 does not. Below the C(share) of
+    what the others do a host alone is slow, and a pair where all fall short. A generator: yields
+    lists of disjoint groups (tuples of hosts, in their order), is sent a dictionary from group to
+    bus bandwidth (None for one that failed), and returns C(blame) (kind, names, evidence),
+    C(suspect) (hosts without which the rest is as it should be), C(note) (why nobody is to blame)
+    and C(rounds).
     """
     return _Search(hosts, required, alone or {}, at_once, share, errors or {}).run()

@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Judges a burn-in: what each device has measured, in comparison with its peers, with itself and with published figures. Data in, findings out.
+"""Judges a burn-in: what each device has measured, in comparison with its peers, with itself and
+with published figures. Data in, findings out.
 
-A device is a GPU, a rank of a host without GPUs, or the host itself. It has a serial number, which results of earlier burn-ins are filed under, so that a
-replaced GPU is a new one. Rates are in GB/s and TFLOP/s: more is better.
+A device is a GPU, a rank of a host without GPUs, or the host itself. It has a serial number, which
+results of earlier burn-ins are filed under, so that a replaced GPU is a new one. Rates are in GB/s
+and TFLOP/s: more is better.
 """
 
 from __future__ import annotations
@@ -25,20 +27,22 @@ except ImportError:
 SCHEMA_VERSION = 1
 RESULTS, SPEED, ERRORS = "burn-in-results", "burn-in-speed", "burn-in-errors"
 LINKS, RAILS = "burn-in-links", "burn-in-rails"
-#: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks and links share more with others.
+#: How much slower than the median is a fault: microsoft/superbenchmark's 5 % for GPUs. CPUs, disks
+#: and links share more with others.
 TOLERANCE = {"gpu": 0.05, "cpu": 0.25, "host": 0.4, "hca": 0.15}
 #: Copies depend on the socket of the process, and on what else the host does.
 COPIES, COPY_TOLERANCE = ("to_device", "from_device", "peers", "all_reduce"), 0.15
 #: Pairs of hosts without GPUs also share CPUs.
 LINK_TOLERANCE = {"nccl": 0.15, "gloo": 0.4}
-#: Where good devices differ more than usual, the limit is this many deviations (of the median's kind), but at most twice the tolerance, or a bad lot would
-#: excuse itself.
+#: Where good devices differ more than usual, the limit is this many deviations (of the median's
+#: kind), but at most twice the tolerance, or a bad lot would excuse itself.
 DEVIATIONS, MOST = 3.5, 2
 #: Makes the median of the absolute deviations the standard deviation of a normal distribution.
 NORMAL = 1.4826
 #: With fewer peers the deviation is not known.
 LEAST_PEERS = 8
-#: A share of published figures that healthy devices reach: power limits, and matrices that are no benchmark. Below it, all devices of a model may be slow.
+#: A share of published figures that healthy devices reach: power limits, and matrices that are no
+#: benchmark. Below it, all devices of a model may be slow.
 PUBLISHED = {"memory": 0.6, "matmul": 0.35}
 KEPT = 20
 #: What boards say that have none.
@@ -73,7 +77,9 @@ Figures = Callable[[str], Dict[str, float]]
 
 
 class Rate(TypedDict):
-    """A rate in GB/s or TFLOP/s, as a share of the median of its peers (None without peers), why it is slow, and whether it was compared with anything."""
+    """A rate in GB/s or TFLOP/s, as a share of the median of its peers (None without peers), why it
+    is slow, and whether it was compared with anything.
+    """
 
     value: float
     relative: float | None
@@ -161,9 +167,11 @@ class Document(TypedDict, total=False):
 
 
 def score(samples: list[float]) -> float | None:
-    """Return the rate of a device from several measurements: their mean without the best and the worst, so that one pause of the machine counts for nothing.
+    """Return the rate of a device from several measurements: their mean without the best and the
+    worst, so that one pause of the machine counts for nothing.
 
-    Simulated with 64 GPUs of which one has 93 %, noise of 2 % and a lasting spread of 1 %: ten measurements name it in 99 of 100 runs, one does in 85.
+    Simulated with 64 GPUs of which one has 93 %, noise of 2 % and a lasting spread of 1 %: ten
+    measurements name it in 99 of 100 runs, one does in 85.
     """
     values = sorted(float(value) for value in samples if value and value > 0)
     if not values:
@@ -174,8 +182,9 @@ def score(samples: list[float]) -> float | None:
 def limit(scores: list[float], tolerance: float) -> tuple[float, float]:
     """Return the median of the scores of equal devices and the share of it below which one is slow.
 
-    Of an even number the higher of the middle scores counts as the median, and the lower of the middle deviations: half of the devices may be slow, as on one
-    of two hosts, and do not lower the bar that they are measured against.
+    Of an even number the higher of the middle scores counts as the median, and the lower of the
+    middle deviations: half of the devices may be slow, as on one of two hosts, and do not lower the
+    bar that they are measured against.
     """
     middle = statistics.median_high(scores)
     spread = 0.0
@@ -191,7 +200,10 @@ def tolerance(kind: str, test: str) -> float:
 
 
 def file_name(serial: str) -> str:
-    """Return the name of a device's file. Serial numbers are what hosts say, so nothing of them leaves the folder."""
+    """Return the name of a device's file.
+
+    Serial numbers are what hosts say, so nothing of them leaves the folder.
+    """
     return (re.sub(r"[^A-Za-z0-9_-]+", "_", str(serial)).strip("_") or "unknown")[:100] + ".json"
 
 
@@ -199,7 +211,10 @@ def file_name(serial: str) -> str:
 
 
 def of_hosts(told: dict[str, Told]) -> list[Device]:
-    """Return the devices of all hosts. A serial number that several hosts have, such as those of virtual machines, is none."""
+    """Return the devices of all hosts.
+
+    A serial number that several hosts have, such as those of virtual machines, is none.
+    """
     serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
     counts = collections.Counter(serials.values())
     found: list[Device] = []
@@ -215,7 +230,9 @@ def of_hosts(told: dict[str, Told]) -> list[Device]:
 
 
 def _told_apart(found: list[Device]) -> list[Device]:
-    """Return the devices, each with a serial number of its own: GPUs of one board may have that of the board."""
+    """Return the devices, each with a serial number of its own: GPUs of one board may have that of
+    the board.
+    """
     counts = collections.Counter(device["serial"] for device in found)
     for device in found:
         if counts[device["serial"]] > 1:
@@ -234,7 +251,9 @@ def _lines(found: object) -> list[str]:
 
 
 def answer_of(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the program, from the result of its task: the last line, as libraries may print anything before it."""
+    """Return the answer of the program, from the result of its task: the last line, as libraries
+    may print anything before it.
+    """
     lines = _lines(run.get("stdout_lines"))
     try:
         answer = json.loads(lines[-1]) if run.get("rc") == 0 else None
@@ -250,8 +269,10 @@ def answer_of(run: dict[str, Any]) -> dict[str, Any]:
 def devices(host: str, told: Told) -> list[Device]:
     """Return the devices of a host from what was read there.
 
-    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and
-    C(after), the errors of the kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for P(vendor_findings).
+    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of
+    M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), the errors of the
+    kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for
+    P(vendor_findings).
     """
     answer = answer_of(told.get("run") or {})
     by_uuid = {moment: _by_uuid(told.get(moment)) for moment in ("before", "during", "after")}
@@ -272,7 +293,11 @@ def _by_uuid(read: dict[str, Any] | None) -> dict[Any, dict[str, Any]]:
 
 
 def _rank_device(own: str, rank: dict[str, Any], cards: dict[str, dict[str, Any]]) -> _Measured:
-    """Return a GPU or a rank on a CPU. C(own) is the serial number of the host, C(cards) what nvidia-smi has said of the GPU at each moment."""
+    """Return a GPU or a rank on a CPU.
+
+    C(own) is the serial number of the host, C(cards) what nvidia-smi has said of the GPU at each
+    moment.
+    """
     card = cards["after"] or cards["before"]
     serial = card.get("serial") or rank.get("uuid") or "%s-cpu-%s" % (own, rank.get("index"))
     is_gpu = rank.get("kind") == "gpu"
@@ -315,9 +340,11 @@ def _counts(wrong: dict[Any, Any] | None) -> dict[str, int]:
 
 
 def vendor_findings(text: str) -> tuple[list[str], list[str]]:
-    """Return the faults and the remarks of C(dcgmi diag) and C(nhc), from what role burn_in has printed of them.
+    """Return the faults and the remarks of C(dcgmi diag) and C(nhc), from what role burn_in has
+    printed of them.
 
-    Each part begins with a line C(== NAME) and ends with C(== exit CODE). A tool that gives no result, because its daemon is stopped, is a remark.
+    Each part begins with a line C(== NAME) and ends with C(== exit CODE). A tool that gives no
+    result, because its daemon is stopped, is a remark.
     """
     faults: list[str] = []
     remarks: list[str] = []
@@ -338,7 +365,10 @@ def vendor_findings(text: str) -> tuple[list[str], list[str]]:
 
 
 def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
-    """Return the tests of C(dcgmi diag --json) that failed, and those that warn. DCGM 4 has another name for the document and for a GPU than DCGM 3."""
+    """Return the tests of C(dcgmi diag --json) that failed, and those that warn.
+
+    DCGM 4 has another name for the document and for a GPU than DCGM 3.
+    """
     nothing: tuple[list[str], list[str]] = (
         [],
         ["dcgmi diag gave no result: %s" % " ".join(said.split())[-200:]],
@@ -386,7 +416,9 @@ def _is_number(value: object) -> bool:
 
 
 def _grown(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what the GPU's counters have gained, and what nvidia-smi holds against the GPU only since."""
+    """Return what the GPU's counters have gained, and what nvidia-smi holds against the GPU only
+    since.
+    """
     if not after:
         return ["nvidia-smi does not show it any more"] if before else []
     found = []
@@ -454,8 +486,8 @@ def _state(card: dict[str, Any]) -> dict[str, Any]:
 def judge(found: list[Device], filed: Filed, figures: Figures) -> Verdict:
     """Return the judged devices and the findings.
 
-    C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by serial number, newest last. C(figures) returns the published
-    rates of a model.
+    C(found) are the devices of P(devices) of all hosts of the run, C(filed) the earlier results by
+    serial number, newest last. C(figures) returns the published rates of a model.
     """
     scores = {device["serial"]: _scores(device) for device in found}
     peers = _peers(found, scores, filed)
@@ -481,7 +513,9 @@ def _key(device: Device | dict[str, Any], test: str) -> Key:
 def _peers(
     found: list[Device], scores: dict[str, dict[str, float]], filed: Filed
 ) -> dict[Key, list[float]]:
-    """Return the scores of equal devices: of this run, and of the last good burn-in of those that are not part of it."""
+    """Return the scores of equal devices: of this run, and of the last good burn-in of those that
+    are not part of it.
+    """
     peers: dict[Key, list[float]] = {}
     for device in found:
         for test, value in scores[device["serial"]].items():
@@ -658,7 +692,9 @@ def _speed_check(host: str, own: list[Judged]) -> Finding:
 
 
 def _slow_parts(own: list[Judged]) -> tuple[list[str], list[str]]:
-    """Return in words the devices that are slow, and the disks: one is measured once, and others may use the share. 49 % less was seen on a healthy host."""
+    """Return in words the devices that are slow, and the disks: one is measured once, and others
+    may use the share. 49 % less was seen on a healthy host.
+    """
     slow = [text for device in own if device["kind"] != "host" for text in _slow(device)]
     disks = [text for device in own if device["kind"] == "host" for text in _slow(device)]
     gpus = [bool(_slow(device)) for device in own if device["kind"] == "gpu"]
@@ -677,7 +713,10 @@ def _below(own: list[Judged]) -> list[str]:
 
 
 def _incomparable(own: list[Judged]) -> list[str]:
-    """Return in words which devices have no peers, no past and no data sheet. Empty if all have something."""
+    """Return in words which devices have no peers, no past and no data sheet.
+
+    Empty if all have something.
+    """
     alone = [
         _name(device)
         for device in own
@@ -764,7 +803,10 @@ def _slow_pairs(speeds: dict[Pair, float], allowed: float) -> dict[Pair, str]:
 
 
 def _slow_with_all(hosts: list[str], pairs: set[Pair], slow: set[Pair]) -> list[str]:
-    """Return the hosts that are slow with each other host: a card, cable or port. Else it is the way between two."""
+    """Return the hosts that are slow with each other host: a card, cable or port.
+
+    Else it is the way between two.
+    """
     its = {host: {pair for pair in pairs if host in pair} for host in hosts}
     return [
         "%s is slow with each other host" % host
@@ -774,7 +816,9 @@ def _slow_with_all(hosts: list[str], pairs: set[Pair], slow: set[Pair]) -> list[
 
 
 def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) -> Finding:
-    """Return the finding about the pairs of hosts, of which each was measured once: runs of the bandwidth job with the ID C(pair:...)."""
+    """Return the finding about the pairs of hosts, of which each was measured once: runs of the
+    bandwidth job with the ID C(pair:...).
+    """
     pairs = [run for run in runs if run["id"].startswith("pair:")]
     speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
     broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
@@ -796,9 +840,11 @@ def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) ->
 
 
 def rail_devices(answer: dict[str, Any]) -> list[Device]:
-    """Return the cards that were measured alone, as devices, from the answer of the bandwidth job: C(rails) and, by host, C(facts).
+    """Return the cards that were measured alone, as devices, from the answer of the bandwidth job:
+    C(rails) and, by host, C(facts).
 
-    A card was measured with one or two others. The best of these counts, because the other one may be slow.
+    A card was measured with one or two others. The best of these counts, because the other one may
+    be slow.
     """
     software = str(answer.get("collective") or "")
     found = []
@@ -851,7 +897,10 @@ def _rail_device(
 
 
 def judge_rails(answer: dict[str, Any], filed: Filed) -> Verdict:
-    """Return the judged cards and the finding about them. C(filed) are earlier results by serial number, as for P(judge)."""
+    """Return the judged cards and the finding about them.
+
+    C(filed) are earlier results by serial number, as for P(judge).
+    """
     found = rail_devices(answer)
     rates = judge(found, filed, lambda model: {})["devices"]
     scores = {device["serial"]: _scores(device) for device in found}
@@ -893,7 +942,10 @@ def filed_result(device: Shown, generated: str) -> dict[str, Any]:
 
 
 def with_result(document: Document | None, device: Shown, generated: str) -> Document:
-    """Return the document of a device's file with the result of this run. The oldest results leave it."""
+    """Return the document of a device's file with the result of this run.
+
+    The oldest results leave it.
+    """
     results = document.get("results") or [] if document else []
     return {
         "schema_version": SCHEMA_VERSION,

@@ -4,8 +4,9 @@
 
 """Programs and libraries of an image that were modified or deleted in its container.
 
-Files that were added are no fault: the container toolkit adds mount points, Python its caches, and a user a package for an experiment. Neither is what lies
-outside of the program folders, such as /etc, /root, /var and /tmp: running programs write there.
+Files that were added are no fault: the container toolkit adds mount points, Python its caches, and
+a user a package for an experiment. Neither is what lies outside of the program folders, such as
+/etc, /root, /var and /tmp: running programs write there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Tuple
 __all__ = ["FOLDERS", "changed_in_layers", "parse_diff"]
 
 FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr")
-# Documentation and desktop caches, Python's caches, and the driver's files, which the container toolkit adds and links.
+# Documentation and desktop caches, Python's caches, and the driver's files, which the container
+# toolkit adds and links.
 _HARMLESS = re.compile(
     r"^usr/share/|(^|/)__pycache__(/|$)|\.py[co]$|\.cache$"
     r"|(^|/)(nvidia-|lib(cuda|nv|nvidia|EGL_nvidia|GLX_nvidia|GLESv\w*_nvidia|vdpau_nvidia)[^/]*\.so|libcudadebugger)"
@@ -51,7 +53,10 @@ def _lstat(path: str) -> os.stat_result | None:
 
 
 def _below(lowers: list[str], name: str) -> str:
-    """The image's path of that name, empty if it has none. C(lowers) are the image's layers, the last one first."""
+    """The image's path of that name, empty if it has none.
+
+    C(lowers) are the image's layers, the last one first.
+    """
     steps = name.split("/")
     for lower in lowers:
         path, hidden = lower, False
@@ -126,7 +131,9 @@ def _lost_with_folder(lowers: list[str], name: str, entries: list[str]) -> list[
 
 
 def changed_in_layers(upper: str, lowers: list[str]) -> list[_Change]:
-    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folders of its own layer and of its image's layers."""
+    """[(path, V(modified) or V(deleted))] of a container on overlayfs, from the folders of its own
+    layer and of its image's layers.
+    """
     found: list[_Change] = []
     for name in FOLDERS:
         here = _lstat(upper + "/" + name)
@@ -140,7 +147,10 @@ def changed_in_layers(upper: str, lowers: list[str]) -> list[_Change]:
 
 
 def parse_diff(text: str) -> list[_Change]:
-    """The same from the output of C(docker diff). It also lists folders whose content has changed, and files that were only touched."""
+    """The same from the output of C(docker diff).
+
+    It also lists folders whose content has changed, and files that were only touched.
+    """
     rows = [(line[0], line[2:].lstrip("/")) for line in text.splitlines() if line[1:3] == " /"]
     parents = {os.path.dirname(path) for _kind, path in rows}
     found = []

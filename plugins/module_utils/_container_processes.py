@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Processes in the training container other than those that keep it running: the table of C(docker top) in, names out."""
+"""Processes in the training container other than those that keep it running: the table of C(docker
+top) in, names out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ INITS = ("docker-init", "tini", "catatonit", "dumb-init")
 SSHD = ("sshd", "sshd-session", "sshd-auth")
 SHELLS = ("sh", "dash", "bash", "ash", "busybox")
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
-# The supervisor of services is a child of the entrypoint, and each service is a child of the supervisor.
+# The supervisor of services is a child of the entrypoint, and each service is a child of the
+# supervisor.
 SUPERVISOR = "/etc/trainyard/services/supervisor.py"
 
 
@@ -28,9 +31,12 @@ class _Process(NamedTuple):
 
 
 def busy_processes(table: str) -> list[str]:
-    """Names of the processes other than init, the entrypoint, its sshd, its sleep, and services. What a service starts counts, such as a kernel of Jupyter.
+    """Names of the processes other than init, the entrypoint, its sshd, its sleep, and services.
 
-    A name alone does not tell: sh may be the entrypoint, a session or a job that is a script, and sleep may be the entrypoint's or a job's.
+    What a service starts counts, such as a kernel of Jupyter.
+
+    A name alone does not tell: sh may be the entrypoint, a session or a job that is a script, and
+    sleep may be the entrypoint's or a job's.
     """
     processes = _processes(table)
     entrypoints = {pid for pid, each in processes.items() if _is_entrypoint(each)}
@@ -47,7 +53,9 @@ def busy_processes(table: str) -> list[str]:
 
 
 def _waiting(processes: dict[str, _Process], entrypoints: set[str]) -> set[str]:
-    """Init, the entrypoint's sleep, and its shell at the start, which has no script and no child processes."""
+    """Init, the entrypoint's sleep, and its shell at the start, which has no script and no child
+    processes.
+    """
     inits = {pid for pid, each in processes.items() if each.name in INITS}
     parents = {each.parent for each in processes.values()}
     found = set(inits)

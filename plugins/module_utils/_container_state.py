@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How a running container and its unit differ from the way in which they were started: what docker, systemd and the kernel tell in, texts out."""
+"""How a running container and its unit differ from the way in which they were started: what docker,
+systemd and the kernel tell in, texts out.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,17 @@ MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
 CPU_FILES = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 #: From here on, a number means no limit in version 1.
 BOUNDLESS = 1 << 60
-#: Of role training_image. It writes the variables of the container for sessions, except for those that sshd sets itself.
+#: Of role training_image. It writes the variables of the container for sessions, except for those
+#: that sshd sets itself.
 ENTRYPOINT = "/usr/local/lib/trainyard/entrypoint"
 OF_SESSIONS = "/root/.ssh/environment"
 OF_SSHD = re.compile(r"(HOME|HOSTNAME|LOGNAME|OLDPWD|PWD|SHELL|SHLVL|TERM|USER|_)=")
-#: A shell does not pass on variables with other names, and the entrypoint is one. A line of the file without a name may be a part of a secret.
+#: A shell does not pass on variables with other names, and the entrypoint is one. A line of the
+#: file without a name may be a part of a secret.
 NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 MOST_BYTES = 1 << 20
-#: A listening sshd, whose title is its command, in newer releases whatever its program is called. Sessions have another title. Others are Dropbear.
+#: A listening sshd, whose title is its command, in newer releases whatever its program is called.
+#: Sessions have another title. Others are Dropbear.
 LISTENS = re.compile(r"sshd: \S.* \[listener\]|(/\S*/)?(sshd|dropbear)( -|$)")
 #: As the entrypoint starts its own.
 OUR_SSHD = re.compile(
@@ -83,7 +88,9 @@ def in_words(size: int) -> str:
 
 
 def limited(settings: dict[str, Any]) -> list[str]:
-    """Limits that C(docker inspect) has in HostConfig, and that can be changed while the container runs."""
+    """Limits that C(docker inspect) has in HostConfig, and that can be changed while the container
+    runs.
+    """
     found = []
     if (settings.get("Memory") or 0) > 0:
         found.append("memory %s" % in_words(settings["Memory"]))
@@ -101,7 +108,10 @@ def limited(settings: dict[str, Any]) -> list[str]:
 
 
 def parse_limits(text: str) -> dict[str, tuple[str, str]]:
-    """Soft and hard limit of a process by Docker's name, from /proc/PID/limits. They are in bytes or numbers, or V(unlimited)."""
+    """Soft and hard limit of a process by Docker's name, from /proc/PID/limits.
+
+    They are in bytes or numbers, or V(unlimited).
+    """
     found = {}
     for line in text.splitlines():
         for title, name in LIMITS.items():
@@ -114,7 +124,9 @@ def parse_limits(text: str) -> dict[str, tuple[str, str]]:
 def limit_faults(
     ours: dict[str, tuple[str, str]], of_sshd: dict[str, tuple[str, str]]
 ) -> list[str]:
-    """Limits of the container's first process that its sshd lost, whose sessions have those of sshd."""
+    """Limits of the container's first process that its sshd lost, whose sessions have those of
+    sshd.
+    """
     return [
         "sshd in the container has the limit %s %s:%s, the container %s:%s"
         % ((name,) + of_sshd[name] + ours[name])
@@ -202,7 +214,10 @@ def mount_faults(
 
 
 def inside_text(root: str, path: str) -> str | None:
-    """The text of a file in a container, whose users may have put a link or a pipe there. None if it has no such file."""
+    """The text of a file in a container, whose users may have put a link or a pipe there.
+
+    None if it has no such file.
+    """
     try:
         handle = os.open(
             root + resolved(root, os.path.dirname(path)) + "/" + os.path.basename(path),
@@ -215,7 +230,9 @@ def inside_text(root: str, path: str) -> str | None:
 
 
 def variable_faults(written: str | None, variables: str) -> list[str]:
-    """Variables that the container's file for sessions lacks, changes or adds. C(variables) are those of its first process, with a zero byte after each.
+    """Variables that the container's file for sessions lacks, changes or adds.
+
+    C(variables) are those of its first process, with a zero byte after each.
 
     Only names are told, because values may be secrets.
     """
@@ -256,7 +273,10 @@ def group_limits(folder: str) -> list[str]:
 
 
 def groups_of(cgroup: str, root: str = GROUPS) -> dict[str, list[str]]:
-    """Limits of a process's control groups by path, its own first. C(cgroup) is the text of /proc/PID/cgroup. Groups without a limit are left out."""
+    """Limits of a process's control groups by path, its own first.
+
+    C(cgroup) is the text of /proc/PID/cgroup. Groups without a limit are left out.
+    """
     found: dict[str, list[str]] = {}
     for line in cgroup.splitlines():
         _number, controllers, path = (line.split(":", 2) + ["", ""])[:3]
@@ -278,7 +298,10 @@ def own_group(cgroup: str, container: str) -> str:
 def group_faults(
     settings: dict[str, Any], cgroup: str, container: str, root: str = GROUPS
 ) -> list[str]:
-    """Limits of the container's own control group that Docker has not set. Docker makes a new group at each start."""
+    """Limits of the container's own control group that Docker has not set.
+
+    Docker makes a new group at each start.
+    """
     limits = groups_of(cgroup, root).get(own_group(cgroup, container), [])
     return [
         "the control group of the container is limited to %s, which Docker has not set"
@@ -287,7 +310,10 @@ def group_faults(
 
 
 def groups_above(cgroup: str, container: str, root: str = GROUPS) -> list[Group]:
-    """Limited control groups above the container's own, each with C(group) and C(limits). The container does not see them."""
+    """Limited control groups above the container's own, each with C(group) and C(limits).
+
+    The container does not see them.
+    """
     own = own_group(cgroup, container)
     return [
         {"group": group, "limits": limits}
@@ -306,7 +332,10 @@ def children(process: int) -> list[int]:
 
 
 def listening_sshd(first: int) -> int:
-    """The host's process ID of the container's sshd, 0 if there is none. Its parent is the entrypoint, whose parent is C(first), or that is the entrypoint."""
+    """The host's process ID of the container's sshd, 0 if there is none.
+
+    Its parent is the entrypoint, whose parent is C(first), or that is the entrypoint.
+    """
     for parent in [first] + children(first):
         for process in children(parent):
             if read_text("/proc/%d/comm" % process).strip() == "sshd":
@@ -321,14 +350,19 @@ def parent_of(process: int) -> int:
 
 
 def command_of(process: int) -> str:
-    """The command line of a process, or the title that it has given itself, as far as it can be printed."""
+    """The command line of a process, or the title that it has given itself, as far as it can be
+    printed.
+    """
     text = read_text("/proc/%d/cmdline" % process).replace("\0", " ").strip()[:200]
     strange = {character for character in text if not character.isprintable()}
     return text.translate(dict.fromkeys(map(ord, strange), " "))
 
 
 def other_sshd(command: str, above: list[str]) -> bool:
-    """Whether a command is that of an sshd that the entrypoint has not started. C(above) are the commands of its parents."""
+    """Whether a command is that of an sshd that the entrypoint has not started.
+
+    C(above) are the commands of its parents.
+    """
     return (
         bool(LISTENS.match(command))
         and not OUR_SSHD.match(command.replace("sshd: ", "", 1))
@@ -354,9 +388,12 @@ def parents_of(process: int) -> dict[int, str]:
 
 
 def sshd_faults(first: int) -> list[str]:
-    """Servers in a container beside its own, which let somebody in by other rules. A restart ends them.
+    """Servers in a container beside its own, which let somebody in by other rules.
 
-    C(first) is the container's first process. Where it shares the processes of the host, only those below it are the container's.
+    A restart ends them.
+
+    C(first) is the container's first process. Where it shares the processes of the host, only those
+    below it are the container's.
     """
     namespace = namespace_of(first)
     found: set[str] = set()
@@ -372,7 +409,10 @@ def sshd_faults(first: int) -> list[str]:
 
 
 def departures(found: dict[str, Any], share: str = "") -> list[str]:
-    """How a running container differs from its settings. C(found) is its entry of C(docker inspect). Reads below /proc of this host."""
+    """How a running container differs from its settings.
+
+    C(found) is its entry of C(docker inspect). Reads below /proc of this host.
+    """
     first = found["State"].get("Pid", 0)
     text = read_text("/proc/%d/mountinfo" % first) if first else ""
     if not found["State"]["Running"] or not text:
@@ -380,7 +420,8 @@ def departures(found: dict[str, Any], share: str = "") -> list[str]:
     inside, outside = parse_mountinfo(text), parse_mountinfo(read_text("/proc/self/mountinfo"))
     settings, root = found["HostConfig"], "/proc/%d/root" % first
     sshd = listening_sshd(first)
-    # The entrypoint of another image may set limits for its sshd, and would set them again after a restart.
+    # The entrypoint of another image may set limits for its sshd, and would set them again after a
+    # restart.
     limits_of = first if found.get("Path") == ENTRYPOINT else parent_of(sshd) if sshd else first
     return (
         mount_faults(settings, root, inside, outside, share)
@@ -400,7 +441,10 @@ def departures(found: dict[str, Any], share: str = "") -> list[str]:
 
 
 def parse_units(text: str) -> dict[str, dict[str, str]]:
-    """Properties by unit from C(systemctl show) of several units. A unit without the property Id counts as the one with the empty name."""
+    """Properties by unit from C(systemctl show) of several units.
+
+    A unit without the property Id counts as the one with the empty name.
+    """
     units = {}
     for block in text.split("\n\n"):
         properties = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)

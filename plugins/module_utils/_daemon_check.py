@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether Docker can read its configuration file, as checked by the installed dockerd, even without C(--validate), which came with 23.0.
+"""Whether Docker can read its configuration file, as checked by the installed dockerd, even without
+C(--validate), which came with 23.0.
 
-It reads the file first of all. Started without privileges it then says what is wrong with the file, or that it needs to be root, before it has touched
-anything. What it would stumble over later is judged by C(_daemon_values).
+It reads the file first of all. Started without privileges it then says what is wrong with the file,
+or that it needs to be root, before it has touched anything. What it would stumble over later is
+judged by C(_daemon_values).
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ EMPTY = "the file is empty, but %s not accept that; write {} into it, or remove 
 
 
 def flags_of(exec_start: str) -> list[str]:
-    """The options of dockerd in the unit, from C(systemctl show --property=ExecStart). An option must not be in both places."""
+    """The options of dockerd in the unit, from C(systemctl show --property=ExecStart).
+
+    An option must not be in both places.
+    """
     found = re.search(r"argv\[\]=(.*?) ;", exec_start)
     words = found.group(1).split()[1:] if found else []
     # Variables belong to the unit.
@@ -72,7 +77,9 @@ def daemon_config_state(
 
 
 def _judged(content: bytes, error: str, version: list[int] | None) -> State:
-    """Return the state of a file, with dockerd's error about it and the version of Docker, None if dockerd cannot be run."""
+    """Return the state of a file, with dockerd's error about it and the version of Docker, None if
+    dockerd cannot be run.
+    """
     try:
         options = parse_daemon_config(content.decode("utf-8"))
     except (ParseError, UnicodeDecodeError) as problem:

@@ -4,9 +4,10 @@
 
 """Values of C(daemon.json) that dockerd accepts but that fail later. Options in, findings out.
 
-dockerd checks types and some values when it reads the file (see C(_daemon_check)). All others it takes as they are, and its next start fails with them, or it
-starts and no container does. What is listed here was seen with dockerd 20.10.24. Later versions check more of it themselves. What depends on the host, such as
-whether its file system can hold a storage driver, is not judged.
+dockerd checks types and some values when it reads the file (see C(_daemon_check)). All others it
+takes as they are, and its next start fails with them, or it starts and no container does. What is
+listed here was seen with dockerd 20.10.24. Later versions check more of it themselves. What depends
+on the host, such as whether its file system can hold a storage driver, is not judged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Options = Dict[str, Any]
 #: FAIL or WARN, and a text.
 Finding = Tuple[str, str]
 Findings = Iterator[Finding]
-#: Judges a value of the type of its option, with all options and the version of Docker, which is empty if unknown.
+#: Judges a value of the type of its option, with all options and the version of Docker, which is
+#: empty if unknown.
 Judge = Callable[[Any, Options, List[int]], Findings]
 
 # The engine does not start; or it starts but containers do not, or the option has no effect.
@@ -54,7 +56,8 @@ LOG_DRIVERS = (
     "splunk",
     "syslog",
 )
-# Options of each log driver; those of other drivers differ by version. The first ones apply to all drivers.
+# Options of each log driver; those of other drivers differ by version. The first ones apply to all
+# drivers.
 _LOG_OPTIONS_OF_ALL = {
     "mode",
     "max-buffer-size",
@@ -86,8 +89,9 @@ _STORAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "vfs": ("size", "vfs.xattrs"),
     "zfs": ("zfs.fsname",),
 }
-# The engine passes each name in upper case to the kernel's limit of that name. Python has the kernel's names, except for the one of locks, and a second name of
-# nofile that the engine does not know. Seen with Docker 20.10.24 and runc 1.1.5.
+# The engine passes each name in upper case to the kernel's limit of that name. Python has the
+# kernel's names, except for the one of locks, and a second name of nofile that the engine does not
+# know. Seen with Docker 20.10.24 and runc 1.1.5.
 _ULIMITS = {name[7:] for name in dir(resource) if name.startswith("RLIMIT_")} - {"OFILE"} | {
     "LOCKS"
 }
@@ -102,7 +106,9 @@ def value_findings(
     exists: Callable[[str], bool] = os.path.exists,
     is_user: Callable[[str], bool] | None = None,
 ) -> list[Finding]:
-    """[(severity, text)] of values of a daemon.json that Docker of that version (C([20, 10, 24]); empty if unknown) accepts but does not work with."""
+    """[(severity, text)] of values of a daemon.json that Docker of that version (C([20, 10, 24]);
+    empty if unknown) accepts but does not work with.
+    """
     options = {name: value for name, value in options.items() if _is_set(name, value)}
     found: list[Finding] = []
     for name, judge in _JUDGES:
@@ -114,7 +120,10 @@ def value_findings(
 
 
 def _is_set(name: str, value: object) -> bool:
-    """Return whether an option has a value that dockerd takes as it is. It rejects other types itself, and null means that the option is not set."""
+    """Return whether an option has a value that dockerd takes as it is.
+
+    It rejects other types itself, and null means that the option is not set.
+    """
     if value is None:
         return False
     kind = _TYPES.get(name, object)
@@ -158,7 +167,10 @@ def _storage_options(values: list[Any], options: Options, _version: list[int]) -
 
 
 def _storage_options_of(driver: str | None) -> Sequence[str]:
-    """Return the options of a storage driver, of all if it is not known. One that ends with a dot is the beginning of some."""
+    """Return the options of a storage driver, of all if it is not known.
+
+    One that ends with a dot is the beginning of some.
+    """
     if driver == "fuse-overlayfs":
         return ()
     if driver in _STORAGE_OPTIONS:

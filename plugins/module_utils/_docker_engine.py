@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parsers of Docker's configuration file, its tools and apt: text in, data out, and the merge of two configurations."""
+"""Parsers of Docker's configuration file, its tools and apt: text in, data out, and the merge of
+two configurations.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from typing import Any, Collection, Dict, Iterator, NamedTuple, NoReturn, Tuple,
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
-# Options that dockerd reloads on SIGHUP; all others need a restart (dockerd's manual, 'Configuration reload behavior').
+# Options that dockerd reloads on SIGHUP; all others need a restart (dockerd's manual,
+# 'Configuration reload behavior').
 RELOADABLE = frozenset(
     [
         "authorization-plugins",
@@ -32,7 +35,8 @@ RELOADABLE = frozenset(
         "shutdown-timeout",
     ]
 )
-# 'Docker version 28.5.1, build e180ab8', 'containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3'
+# 'Docker version 28.5.1, build e180ab8', 'containerd github.com/containerd/containerd 1.6.20~ds1
+# 1.6.20~ds1-1+deb12u3'
 _VERSION = re.compile(
     r"(?:version|containerd(?:\.io|/v\d+)?) v?(\d+(?:\.\d+)+[^\s,]*)[\s,]", re.IGNORECASE
 )
@@ -46,7 +50,11 @@ Path = Tuple[str, ...]
 
 
 class AptPackage(TypedDict):
-    """A package of apt. C(origin) is that of the installed version, C(versions) are those that apt knows, and texts are empty if there is none."""
+    """A package of apt.
+
+    C(origin) is that of the installed version, C(versions) are those that apt knows, and texts are
+    empty if there is none.
+    """
 
     installed: str
     candidate: str
@@ -81,7 +89,9 @@ def dump_daemon_config(options: Options, like: str = "") -> str:
 
 
 class Merge(NamedTuple):
-    """C(placed) are the values that the collection has set, with the former ones; C(kept) the user's values that stay."""
+    """C(placed) are the values that the collection has set, with the former ones; C(kept) the
+    user's values that stay.
+    """
 
     options: Options
     placed: list[dict[str, Any]]
@@ -138,9 +148,10 @@ def merge(
 ) -> Merge:
     """Merge requested options into existing ones.
 
-    A value that an earlier merge placed is ours: it follows what is asked, and goes, or gives way to the former one, when it
-    is asked no more. Any other value is the user's: it stays, unless its path (C(log-opts.max-size)) or one above it is in
-    C(override). Lists are values as a whole: joining two of them would mean something else.
+    A value that an earlier merge placed is ours: it follows what is asked, and goes, or gives way
+    to the former one, when it is asked no more. Any other value is the user's: it stays, unless its
+    path (C(log-opts.max-size)) or one above it is in C(override). Lists are values as a whole:
+    joining two of them would mean something else.
     """
     options = copy.deepcopy(current)
     entries = {tuple(entry["path"]): entry for entry in placed}

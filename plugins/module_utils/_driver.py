@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The packages of a driver at one version: output of apt, nvidia-detect and ubuntu-drivers in, typed data out."""
+"""The packages of a driver at one version: output of apt, nvidia-detect and ubuntu-drivers in,
+typed data out.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ __all__ = [
     "resolve",
 ]
 
-# Packages that may belong to a driver. Those that do have the driver's version; container tools and CUDA packages have other versions.
+# Packages that may belong to a driver. Those that do have the driver's version; container tools and
+# CUDA packages have other versions.
 DRIVER = re.compile(
     r"cuda-drivers.*|libcuda1.*|libcudadebugger1|libnvcuvid1|libnvoptix1|libxnvctrl0|libnvsdm.*|nvsdm.*"
 )
@@ -64,7 +67,9 @@ def parse_simulated_versions(text: str) -> dict[str, str]:
 
 
 def parse_nvidia_detect(text: str) -> str:
-    """The package that Debian's nvidia-detect recommends for all given GPUs; empty if there is none, or no single one for all."""
+    """The package that Debian's nvidia-detect recommends for all given GPUs; empty if there is
+    none, or no single one for all.
+    """
     cards = re.split(r"^Checking (?:driver support|card)", text, flags=re.MULTILINE)[1:]
     found = [
         re.findall(r"^It is recommended to install the\n\s+(\S+)\npackage\.$", card, re.MULTILINE)
@@ -75,11 +80,14 @@ def parse_nvidia_detect(text: str) -> str:
 
 
 def parse_ubuntu_drivers(listed: str, devices: str = "") -> str:
-    """The package of Ubuntu's archive that `ubuntu-drivers` recommends, from `list --gpgpu --recommended` and `devices`; empty if it recommends none.
+    """The package of Ubuntu's archive that `ubuntu-drivers` recommends, from `list --gpgpu
+    --recommended` and `devices`; empty if it recommends none.
 
-    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)', the package and its modules, or the package alone, the latter
-    'driver : nvidia-driver-535 - … recommended'. With another repository configured, both recommend a package of it: marked third-party by the latter, and
-    without signed modules in the former. Then it is the archive's package of that branch, or of the newest one.
+    The former prints 'nvidia-driver-535-server, (kernel modules provided by …)', the package and
+    its modules, or the package alone, the latter 'driver : nvidia-driver-535 - … recommended'. With
+    another repository configured, both recommend a package of it: marked third-party by the latter,
+    and without signed modules in the former. Then it is the archive's package of that branch, or of
+    the newest one.
     """
     whole_lines(listed + devices, "ubuntu-drivers")
     offered = re.findall(
@@ -95,7 +103,9 @@ def parse_ubuntu_drivers(listed: str, devices: str = "") -> str:
 
 
 def _archives(name: str, offered: list[str]) -> str:
-    """The archive's driver that is most like another repository's C(name): of its branch, else of the newest; open or not as that one, for servers first."""
+    """The archive's driver that is most like another repository's C(name): of its branch, else of
+    the newest; open or not as that one, for servers first.
+    """
 
     def likeness(other: str) -> tuple[bool, int, bool, bool]:
         return (
@@ -109,7 +119,10 @@ def _archives(name: str, offered: list[str]) -> str:
 
 
 def _suites_of(entry: _apt_sources.Stanza, codename: str) -> list[str]:
-    """The suites of the distribution in an entry that has its component main. PPAs have the same form."""
+    """The suites of the distribution in an entry that has its component main.
+
+    PPAs have the same form.
+    """
     if not entry["uris"] or "main" not in entry["components"]:
         return []
     if any(re.search(r"\bppa\b", uri) for uri in entry["uris"]):
@@ -149,9 +162,10 @@ def _paragraph(entry: _apt_sources.Stanza, suites: Iterable[str], components: It
 def lacking_components(files: Mapping[str, str], codename: str, components: Iterable[str]) -> str:
     """Deb822 paragraphs that add components to the distribution's repositories in use.
 
-    C(files) is the text of apt's lists of sources by path. Mirror, suites, options and key are as the host has them: apt refuses two entries that differ in
-    their key. Empty if the components exist. Other archives of the same form, except PPAs, cannot be distinguished. If an archive lacks a component,
-    apt only prints a note.
+    C(files) is the text of apt's lists of sources by path. Mirror, suites, options and key are as
+    the host has them: apt refuses two entries that differ in their key. Empty if the components
+    exist. Other archives of the same form, except PPAs, cannot be distinguished. If an archive
+    lacks a component, apt only prints a note.
     """
     entries = [
         entry
@@ -177,7 +191,9 @@ def lacking_components(files: Mapping[str, str], codename: str, components: Iter
 
 
 def fits(version: str, asked: str) -> bool:
-    """Whether a package's version matches the requested one: as a whole, by NVIDIA's part, or by its branch. An empty request matches all."""
+    """Whether a package's version matches the requested one: as a whole, by NVIDIA's part, or by
+    its branch. An empty request matches all.
+    """
     if not asked or version == asked:
         return True
     if not re.fullmatch(r"\d+(\.\d+)*", asked):
@@ -187,13 +203,18 @@ def fits(version: str, asked: str) -> bool:
 
 
 def branch_of(text: str) -> str:
-    """The branch in a version, or in a package's name such as nvidia-driver-535-server; empty if there is none."""
+    """The branch in a version, or in a package's name such as nvidia-driver-535-server; empty if
+    there is none.
+    """
     number = re.match(r"(?:\d+:)?(\d+)(?:[.]|$)", text) or re.search(r"-(\d{3})(?:-|$)", text)
     return number.group(1) if number else ""
 
 
 def expand(families: Iterable[list[str]], asked: str) -> list[list[str]]:
-    """Families with the requested version's branch instead of <BR>. Those with <BR> are left out if no version is requested."""
+    """Families with the requested version's branch instead of <BR>.
+
+    Those with <BR> are left out if no version is requested.
+    """
     branch = branch_of(asked)
     return [
         [name.replace("<BR>", branch) for name in names]
@@ -208,9 +229,11 @@ def resolve(
     asked: str,
     installed: str = "",
 ) -> Family | None:
-    """The first family that is completely available at a matching version of its first package; else the first whose first package is: C(names), C(version).
+    """The first family that is completely available at a matching version of its first package;
+    else the first whose first package is: C(names), C(version).
 
-    Packages that may be C(OUT_OF_STEP) count in any version, unless another family is available without them.
+    Packages that may be C(OUT_OF_STEP) count in any version, unless another family is available
+    without them.
 
     Of matching versions, the installed one is preferred, else the newest. None if nothing matches.
     """
@@ -228,7 +251,10 @@ def resolve(
 
 
 def _is_whole(family: Family, offers: Mapping[str, Sequence[str]], strict: bool) -> bool:
-    """Whether all packages of a family are offered at its version. Those C(OUT_OF_STEP) may have any version unless C(strict)."""
+    """Whether all packages of a family are offered at its version.
+
+    Those C(OUT_OF_STEP) may have any version unless C(strict).
+    """
     number = upstream(family["version"])
     return all(
         number in [upstream(version) for version in offers.get(name, [])]
@@ -243,14 +269,18 @@ PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libn
 
 
 def keep_out(sources: Iterable[Mapping[str, Any]]) -> str:
-    """Apt preferences that block driver packages from these repositories, if they can be distinguished by origin; else empty."""
+    """Apt preferences that block driver packages from these repositories, if they can be
+    distinguished by origin; else empty.
+    """
     pins = dict.fromkeys(foreign_pin(source) for source in sources if foreign_pin(source))
     why = "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this apt source.\n"
     return "\n".join("%s%sPin: %s\nPin-Priority: -1\n" % (why, PIN_PACKAGES, each) for each in pins)
 
 
 def pin(version: str) -> str:
-    """Apt preferences that pin all driver packages to one version, including dependencies that are not in the request."""
+    """Apt preferences that pin all driver packages to one version, including dependencies that are
+    not in the request.
+    """
     return PIN_PACKAGES + "Pin: version /^([0-9]+:)?%s[-+~]/\nPin-Priority: 1001\n" % upstream(
         version
     ).replace(".", "[.]")
@@ -263,7 +293,8 @@ def closure(
     simulated: Mapping[str, str],
     installed: Mapping[str, str],
 ) -> dict[str, str]:
-    """Version of every driver package by name: those that apt would install, installed ones, and named ones.
+    """Version of every driver package by name: those that apt would install, installed ones, and
+    named ones.
 
     C(offers) are the versions by name, C(simulated) and C(installed) one version by name.
     """

@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Allowed endings of the log of a good run: lines that shells, launchers, schedulers and CI systems print after a successful command.
+"""Allowed endings of the log of a good run: lines that shells, launchers, schedulers and CI systems
+print after a successful command.
 
-Every entry is a whole line. Where the line reports a result, the entry holds the good one alone: exit code 0, C(COMPLETED), C(Done). The same line with another
-result is not known here, so it fails the log.
+Every entry is a whole line. Where the line reports a result, the entry holds the good one alone:
+exit code 0, C(COMPLETED), C(Done). The same line with another result is not known here, so it fails
+the log.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ _ENDINGS = (
     r"\[exited\]",
     r"\[screen is terminating\]",
     r"\[detached(?: \(from session [\w.-]+\))?\]",
-    # Jobs of bash, dash, ksh, zsh and csh. Done means exit code 0; other results are Done(1), Exit 1, exit 137, Killed.
-    # The number may be missing, because it looks like a tag.
+    # Jobs of bash, dash, ksh, zsh and csh. Done means exit code 0; other results are Done(1), Exit
+    # 1, exit 137, Killed. The number may be missing, because it looks like a tag.
     r"(?:\[\d{1,4}\][ \t]*[+-]?|[+-])[ \t]+(?:\d{1,10}[ \t]+)?[Dd]one(?:[ \t]{2,}.*)?",
     r"\d{1,10}[ \t]+done[ \t]{2,}.*",
     r"Done[ \t]{6,}.*",
@@ -139,7 +141,8 @@ _ENDINGS = (
     r"/[\w./-]{1,250}\.(?:nsys-rep|qdrep|sqlite)",
 )
 _ENDING = re.compile("|".join("(?:%s)" % pattern for pattern in _ENDINGS))
-# After the name of a field, any value without words of failure is allowed. Exit codes are sentences, see _is_closing().
+# After the name of a field, any value without words of failure is allowed. Exit codes are
+# sentences, see _is_closing().
 _FIELDS = {
     name: True
     for name in (
@@ -481,7 +484,8 @@ def _counts_are_full(words: Sequence[str]) -> bool:
 
 
 def lsf_report(lines: Sequence[str], number: int) -> int:
-    """The report that LSF appends to a job's output: the number of the line below its verdict; 0 without a report, or for a failure.
+    """The report that LSF appends to a job's output: the number of the line below its verdict; 0
+    without a report, or for a failure.
 
     The report contains the job's script between two rulers, with arbitrary lines.
     """

@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The table of error messages of training jobs: what each means, and what the person with the job and the operator of the cluster do about it.
+"""The table of error messages of training jobs: what each means, and what the person with the job
+and the operator of the cluster do about it.
 
-All readers use it through P(_log_causes): the report of verify, playbook train, the command trainyard, the pages of jobs, and the modules nccl_all_reduce and
-job_log_info. docs/errors.md is generated from it: run C(make docs). Programs on hosts import this file, too.
+All readers use it through P(_log_causes): the report of verify, playbook train, the command
+trainyard, the pages of jobs, and the modules nccl_all_reduce and job_log_info. docs/errors.md is
+generated from it: run C(make docs). Programs on hosts import this file, too.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ __all__ = [
     "Signature",
 ]
 
-# Precedence. In one line the smallest wins, so an entry that knows the tool is SPECIAL, and one that knows only the text of an error number is a CAUSE. Of
-# several lines, those of both kinds are causes, the earliest first. The others are told only if a log has no cause: a GENERAL message says that something
-# failed and not why, and a CONSEQUENCE follows from the failure of another process. LAST is a consequence of which only the text of an error number is known.
+# Precedence. In one line the smallest wins, so an entry that knows the tool is SPECIAL, and one
+# that knows only the text of an error number is a CAUSE. Of several lines, those of both kinds are
+# causes, the earliest first. The others are told only if a log has no cause: a GENERAL message says
+# that something failed and not why, and a CONSEQUENCE follows from the failure of another process.
+# LAST is a consequence of which only the text of an error number is known.
 SPECIAL, CAUSE, GENERAL, CONSEQUENCE, LAST = range(5)
 
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs"
@@ -89,14 +93,18 @@ _BUILD = "and run training_environment.yml"
 class Signature(NamedTuple):
     """One kind of failure.
 
-    C(id) is published and never renamed. Several entries may have one id. C(rank) is the precedence: SPECIAL, CAUSE, GENERAL, CONSEQUENCE or LAST.
+    C(id) is published and never renamed. Several entries may have one id. C(rank) is the
+    precedence: SPECIAL, CAUSE, GENERAL, CONSEQUENCE or LAST.
 
-    C(patterns) are regular expressions. Each begins with plain text of at least four characters, in the case in which it is printed: most are ruled out by a
-    search for that text. What their groups match tells one object (path, port, GPU) of the same kind from another. In C(cause), C(person) and C(operator),
-    {1} is the first group. Without patterns, the table of Xids (P(_host_health)) has the causes, and this entry is only for docs/errors.md.
+    C(patterns) are regular expressions. Each begins with plain text of at least four characters, in
+    the case in which it is printed: most are ruled out by a search for that text. What their groups
+    match tells one object (path, port, GPU) of the same kind from another. In C(cause), C(person)
+    and C(operator), {1} is the first group. Without patterns, the table of Xids (P(_host_health))
+    has the causes, and this entry is only for docs/errors.md.
 
-    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for the author of the job, in the words of a job file.
-    C(operator) is the fix in variables and playbooks. C(source) documents the message or reports it.
+    C(examples) are real messages, shortened, with one for each pattern. C(person) is the fix for
+    the author of the job, in the words of a job file. C(operator) is the fix in variables and
+    playbooks. C(source) documents the message or reports it.
     """
 
     id: str
@@ -117,7 +125,8 @@ FABRIC, NETWORK, STORAGE, SCHEDULER, SETUP = "fabric", "network", "storage", "sc
 SIGNATURES = [
     Signature(*entry)
     for entry in (
-        # Errors of GPUs and NVSwitches in the kernel log. The cause and the fix of each are in the table of Xids.
+        # Errors of GPUs and NVSwitches in the kernel log. The cause and the fix of each are in the
+        # table of Xids.
         (
             "xid_off_the_bus",
             GPU,
@@ -352,7 +361,8 @@ SIGNATURES = [
             "reduce the memory use of the job (workers, batch), or start fewer ranks on the host",
             KERNEL_MEMORY,
         ),
-        # The kernel says in a later line whether the memory of the host or of a control group was full.
+        # The kernel says in a later line whether the memory of the host or of a control group was
+        # full.
         (
             "host_out_of_memory",
             RESOURCES,
@@ -5452,7 +5462,8 @@ SIGNATURES = [
     )
 ]
 
-#: The twenty that people report most, by reading public reports of failed jobs. docs/errors.md starts with them.
+#: The twenty that people report most, by reading public reports of failed jobs. docs/errors.md
+#: starts with them.
 COMMON = [
     "program_out_of_gpu_memory",
     "worker_out_of_shared_memory",

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reads files, and checks whether a mounted file system answers, without hanging in one that does not."""
+"""Reads files, and checks whether a mounted file system answers, without hanging in one that does
+not.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ __all__ = ["ask_file_system", "checksums", "existing", "read_text"]
 
 
 def ask_file_system(path: str, timeout: float) -> tuple[str, str]:
-    """Return (cause, error): '' if it answers, V(hangs), V(stale) if an NFS server no longer knows it, or V(fails).
+    """Return (cause, error): '' if it answers, V(hangs), V(stale) if an NFS server no longer knows
+    it, or V(fails).
 
-    A process that hangs in the kernel cannot be killed before the server is back, so it is left alone.
+    A process that hangs in the kernel cannot be killed before the server is back, so it is left
+    alone.
     """
     reader, writer = os.pipe()
     process = os.fork()
@@ -58,7 +62,9 @@ def _tell_state(path: str, writer: int) -> NoReturn:
 
 
 def read_text(path: str) -> str:
-    """Return a file's text, '' if it does not exist or is not readable: the kernel omits files that it does not support."""
+    """Return a file's text, '' if it does not exist or is not readable: the kernel omits files that
+    it does not support.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

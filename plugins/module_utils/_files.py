@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files as modules and programs on hosts read and write them. It imports only what is quick to load: prologs wait for it."""
+"""Files as modules and programs on hosts read and write them.
+
+It imports only what is quick to load: prologs wait for it.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Numbers of GPUs and NPUs. There are four kinds, which are equal only on a host with one model and no gap.
+"""Numbers of GPUs and NPUs.
+
+There are four kinds, which are equal only on a host with one model and no gap.
 
 - The position in Slurm's list of the host, from 0: in C(SLURM_JOB_GPUS), C(SLURM_STEP_GPUS), and C(IDX) of scontrol. The list has the types in the order of
   C(Gres) in slurm.conf, and of each type the files of gres.conf. File names play no part in it: the first of C(File=/dev/nvidia[2-3,5]) is 0.
@@ -10,7 +12,8 @@
 - The index of nvidia-smi, which is that of the PCI addresses.
 - The number in a container or in a job whose devices Slurm constrains, from 0 again: in C(CUDA_VISIBLE_DEVICES).
 
-Programs on hosts import this module from one folder with others, and modules import it from the collection.
+Programs on hosts import this module from one folder with others, and modules import it from the
+collection.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ class Card(TypedDict):
 
 
 class Host(TypedDict):
-    """C(nodes) are the numbers of the device nodes, C(driver) is what the driver says of each of them, if it is loaded."""
+    """C(nodes) are the numbers of the device nodes, C(driver) is what the driver says of each of
+    them, if it is loaded.
+    """
 
     nodes: list[int]
     driver: list[Card]
@@ -79,7 +84,10 @@ class DeviceError(ValueError):
 
 
 def numbers_of(text: str) -> list[int]:
-    """Return the numbers of 0,2-3. Names (UUIDs) are left out. DeviceError: a number that no GPU has."""
+    """Return the numbers of 0,2-3.
+
+    Names (UUIDs) are left out. DeviceError: a number that no GPU has.
+    """
     found: list[int] = []
     for part in text.split(","):
         match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
@@ -109,9 +117,11 @@ def parse_information(text: str) -> Card | None:
 def positions_of(environment: Mapping[str, str], constrained: bool) -> list[int]:
     """Return the positions of the task's GPUs in Slurm's list of this host.
 
-    SLURM_STEP_GPUS has those of the step, and of a task that is bound to some of them only these. SLURM_JOB_GPUS has those of the job: in its batch script, and
-    in prolog and epilog, where CUDA_VISIBLE_DEVICES has UUIDs from Slurm 25.11 on. A job itself may leave some out by CUDA_VISIBLE_DEVICES, whose numbers are
-    positions, too, unless Slurm constrains devices: then they count the GPUs of the step from 0.
+    SLURM_STEP_GPUS has those of the step, and of a task that is bound to some of them only these.
+    SLURM_JOB_GPUS has those of the job: in its batch script, and in prolog and epilog, where
+    CUDA_VISIBLE_DEVICES has UUIDs from Slurm 25.11 on. A job itself may leave some out by
+    CUDA_VISIBLE_DEVICES, whose numbers are positions, too, unless Slurm constrains devices: then
+    they count the GPUs of the step from 0.
     """
     step = numbers_of(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "")
     visible = numbers_of(environment.get("CUDA_VISIBLE_DEVICES") or "")
@@ -133,7 +143,9 @@ def _path(kinds: Kinds, number: int) -> str:
 
 
 def _unlisted_fault(host: Host) -> str:
-    """Return why the list of a host cannot be known, or empty: without a list only 0, 1, 2 and so on of one model have the order of Slurm's."""
+    """Return why the list of a host cannot be known, or empty: without a list only 0, 1, 2 and so
+    on of one model have the order of Slurm's.
+    """
     models = sorted({card["model"] for card in host["driver"]})
     if host["nodes"] == list(range(len(host["nodes"]))) and len(models) < 2:
         return ""
@@ -144,9 +156,12 @@ def _unlisted_fault(host: Host) -> str:
 
 
 def devices_of(positions: list[int], kinds: Kinds, host: Host) -> list[int]:
-    """Return the device numbers at some positions. DeviceError: the host differs from the list, or has none and needs one.
+    """Return the device numbers at some positions.
 
-    slurmd leaves out a file that does not exist when it starts. Later ones then have another position, so that nothing before may be missing either.
+    DeviceError: the host differs from the list, or has none and needs one.
+
+    slurmd leaves out a file that does not exist when it starts. Later ones then have another
+    position, so that nothing before may be missing either.
 
     :param kinds: C(gpus) of the host's config.json.
     :param host: what P(read_host) returns.
@@ -186,7 +201,9 @@ def devices_of(positions: list[int], kinds: Kinds, host: Host) -> list[int]:
 
 
 def list_fault(kinds: Kinds, host: Host, only_missing: bool = False) -> str:
-    """Return how the list of a host differs from its devices, or empty. If the driver is loaded, only what it knows counts.
+    """Return how the list of a host differs from its devices, or empty.
+
+    If the driver is loaded, only what it knows counts.
 
     :param only_missing: whether a device that is not in the list is no fault: no job gets it.
     """
@@ -209,12 +226,16 @@ def _bus(card: Card) -> list[int]:
 
 
 def by_address(cards: Iterable[Card]) -> list[Card]:
-    """Return what the driver says of GPUs in the order of their PCI addresses, which is that of nvidia-smi."""
+    """Return what the driver says of GPUs in the order of their PCI addresses, which is that of
+    nvidia-smi.
+    """
     return sorted(cards, key=_bus)
 
 
 def indexes(devices: list[int], kinds: Kinds, host: Host) -> list[int]:
-    """Return the indexes by which nvidia-smi knows devices: the order of their PCI addresses, without the driver that of the device numbers."""
+    """Return the indexes by which nvidia-smi knows devices: the order of their PCI addresses,
+    without the driver that of the device numbers.
+    """
     order = [card["minor"] for card in by_address(host["driver"])]
     order = order or sorted(kinds.get(LIST) or host["nodes"])
     places = {number: order.index(number) for number in order}
@@ -222,7 +243,10 @@ def indexes(devices: list[int], kinds: Kinds, host: Host) -> list[int]:
 
 
 def of_uuids(devices: list[int], text: str, host: Host) -> list[int]:
-    """Return the devices that CUDA_VISIBLE_DEVICES names by UUID, which may be shortened. All of them if it names none that is known here."""
+    """Return the devices that CUDA_VISIBLE_DEVICES names by UUID, which may be shortened.
+
+    All of them if it names none that is known here.
+    """
     names = [part.strip() for part in text.split(",") if part.strip().startswith("GPU-")]
     uuids = {card["minor"]: card["uuid"] for card in host["driver"]}
     found = [
@@ -245,7 +269,10 @@ def of_task(environment: Mapping[str, str], config: dict[str, Any], host: Host) 
 
 
 def cdi_kind(text: str) -> str:
-    """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu. It is empty if there is none."""
+    """Return the kind of a CDI specification in JSON or YAML, such as nvidia.com/gpu.
+
+    It is empty if there is none.
+    """
     found = re.search(
         r"""^[\s{,]*["']?kind["']?\s*:\s*["']?([\w.-]+/[\w.-]+)""", text, re.M
     ) or re.search(r'"kind"\s*:\s*"([^"]+)"', text)
@@ -253,7 +280,10 @@ def cdi_kind(text: str) -> str:
 
 
 def _json_devices(document: Any) -> dict[str, list[str]]:
-    """Return the paths of the nodes of each device of a CDI specification. AttributeError and TypeError: it has another form."""
+    """Return the paths of the nodes of each device of a CDI specification.
+
+    AttributeError and TypeError: it has another form.
+    """
     found = {}
     for device in document.get("devices") or []:
         nodes = (device.get("containerEdits") or {}).get("deviceNodes") or []
@@ -279,7 +309,9 @@ def _yaml_devices(text: str) -> dict[str, list[str]]:
 
 
 def cdi_devices(text: str) -> dict[str, list[str]]:
-    """Return the paths of the device nodes of each device of a CDI specification, by the name of the device. Empty if it cannot be read."""
+    """Return the paths of the device nodes of each device of a CDI specification, by the name of
+    the device. Empty if it cannot be read.
+    """
     try:
         return _json_devices(json.loads(text))
     except (ValueError, RecursionError):
@@ -291,10 +323,11 @@ def cdi_devices(text: str) -> dict[str, list[str]]:
 def cdi_names(
     devices: list[int], kinds: Kinds, host: Host, specifications: Iterable[str]
 ) -> list[str]:
-    """Return the names by which CDI knows devices. nvidia-ctk names them by index or by UUID, and role job_container by device number.
+    """Return the names by which CDI knows devices. nvidia-ctk names them by index or by UUID, and
+    role job_container by device number.
 
-    The name is looked up by the device node in the specifications. If these name no node of a GPU, the index of nvidia-smi is the name. DeviceError: they name
-    others only.
+    The name is looked up by the device node in the specifications. If these name no node of a GPU,
+    the index of nvidia-smi is the name. DeviceError: they name others only.
 
     :param specifications: the texts of all specifications of the host.
     """
@@ -312,7 +345,9 @@ def cdi_names(
 
 
 def _names_by_path(kind: str, specifications: Iterable[str]) -> dict[str, str]:
-    """Return the names of devices of a kind that have one node with a number, by the path of this node."""
+    """Return the names of devices of a kind that have one node with a number, by the path of this
+    node.
+    """
     names: dict[str, str] = {}
     for text in specifications:
         found = cdi_devices(text) if cdi_kind(text) == kind else {}
@@ -336,7 +371,8 @@ def _read(path: str) -> str:
 
 
 def read_host(kinds: Kinds, driver: str = DRIVER) -> Host:
-    """Return the numbers of the device nodes, and what the driver of NVIDIA says of each of them, if it is loaded.
+    """Return the numbers of the device nodes, and what the driver of NVIDIA says of each of them,
+    if it is loaded.
 
     A host that is a container sees all GPUs of the driver, and has nodes of its own only.
     """

@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Driver, CUDA and NCCL of a host: output of the kernel, dpkg, apt, DKMS and nvcc in, typed data and conclusions out.
+"""Driver, CUDA and NCCL of a host: output of the kernel, dpkg, apt, DKMS and nvcc in, typed data
+and conclusions out.
 
-A driver is three things that must be of one version: the kernel module that is loaded, the module on disk for each kernel that may boot, and the libraries.
-An update replaces the last two immediately, and the first at the next boot. Most failures in practice are mismatches between them.
+A driver is three things that must be of one version: the kernel module that is loaded, the module
+on disk for each kernel that may boot, and the libraries. An update replaces the last two
+immediately, and the first at the next boot. Most failures in practice are mismatches between them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
-# Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch ('nvidia-535-server').
+# Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch
+# ('nvidia-535-server').
 _DKMS = re.compile(
     r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)"
@@ -50,7 +53,8 @@ PACKAGES_FORMAT = "${binary:Package}\\t${Version}\\t${db:Status-Abbrev}\\t${Main
 ORIGINS = ("distribution", "nvidia_repository", "other_repository")
 # nvidia-utils-570-server, linux-modules-nvidia-570-server-open-generic.
 _BRANCHED = re.compile(r"((?:[a-z]+-)*(?:lib)?nvidia(?:-[a-z]\w*)*)-(\d{3})(?:-\S+)?")
-# Ubuntu's archive has its release in a version: 570.211.01-0ubuntu1.24.04.1. NVIDIA's has -0ubuntu1 or -1ubuntu1.
+# Ubuntu's archive has its release in a version: 570.211.01-0ubuntu1.24.04.1. NVIDIA's has -0ubuntu1
+# or -1ubuntu1.
 _OF_NVIDIA_FOR_UBUNTU = re.compile(r"\S+-[01]ubuntu1")
 _LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)$")
 
@@ -63,7 +67,11 @@ class Loaded(TypedDict):
 
 
 class Dkms(TypedDict):
-    """A DKMS module. C(kernel) and C(arch) are empty if it was only added, C(differs) tells whether the installed module is from a different build."""
+    """A DKMS module.
+
+    C(kernel) and C(arch) are empty if it was only added, C(differs) tells whether the installed
+    module is from a different build.
+    """
 
     module: str
     version: str
@@ -74,7 +82,10 @@ class Dkms(TypedDict):
 
 
 class Package(TypedDict):
-    """An installed package. C(by_nvidia) tells whether its maintainer is NVIDIA, C(leads_to) is the package that a transitional, empty one depends on.
+    """An installed package.
+
+    C(by_nvidia) tells whether its maintainer is NVIDIA, C(leads_to) is the package that a
+    transitional, empty one depends on.
 
     C(broken) is one that is half installed.
     """
@@ -121,7 +132,10 @@ Offers = Dict[Tuple[str, str], Set[str]]
 
 
 def version_key(version: str | None) -> tuple[int, ...]:
-    """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02. Epoch and distribution suffix are ignored."""
+    """For comparisons: dotted numbers field by field, 470.239.06 above 470.57.02.
+
+    Epoch and distribution suffix are ignored.
+    """
     numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
     if not numbers:
         raise ParseError("no version: %r" % version)
@@ -129,7 +143,9 @@ def version_key(version: str | None) -> tuple[int, ...]:
 
 
 def upstream(version: str | None) -> str:
-    """NVIDIA's own version in a package's: 535.183.01 of 535.183.01-1~deb12u1 and of 1:535.183.01-0ubuntu1."""
+    """NVIDIA's own version in a package's: 535.183.01 of 535.183.01-1~deb12u1 and of
+    1:535.183.01-0ubuntu1.
+    """
     numbers = re.match(r"(?:\d+:)?(\d+(?:\.\d+)*)", version or "")
     return numbers.group(1) if numbers else ""
 
@@ -170,7 +186,10 @@ def parse_dkms_status(text: str) -> list[Dkms]:
 
 
 def parse_nvcc(text: str) -> dict[str, str] | None:
-    """Release and version of nvcc, None for other text. Outputs of several hosts in one text must agree."""
+    """Release and version of nvcc, None for other text.
+
+    Outputs of several hosts in one text must agree.
+    """
     found = set(_NVCC.findall(text))
     if len(found) > 1:
         raise ParseError(
@@ -183,7 +202,10 @@ def parse_nvcc(text: str) -> dict[str, str] | None:
 
 
 def parse_packages(text: str) -> dict[str, Package]:
-    """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT). One that has only its settings left is none."""
+    """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT).
+
+    One that has only its settings left is none.
+    """
     found: dict[str, Package] = {}
     for name, version, status, maintainer, section, depends in dpkg_rows(text, 6):
         if status[1] not in "nc":
@@ -201,7 +223,8 @@ def parse_packages(text: str) -> dict[str, Package]:
 def leads_to(name: str, section: str, depends: str) -> str:
     """The package that a transitional package has become; empty if it has content of its own.
 
-    Ubuntu moves the packages of an old driver branch to section oldlibs, or lets them depend on the same package of another branch.
+    Ubuntu moves the packages of an old driver branch to section oldlibs, or lets them depend on the
+    same package of another branch.
     """
     needed: list[str] = re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", depends)
     own = _BRANCHED.fullmatch(name)
@@ -213,7 +236,9 @@ def leads_to(name: str, section: str, depends: str) -> str:
 
 
 def parse_transitional(text: str) -> dict[tuple[str, str], str]:
-    """The package that each transitional package leads to, by name and version, of `apt-cache show`."""
+    """The package that each transitional package leads to, by name and version, of `apt-cache
+    show`.
+    """
     found = {}
     for paragraph in re.split(r"\n\n+", text):
         # A value goes on in lines that begin with a blank.
@@ -231,9 +256,11 @@ def parse_transitional(text: str) -> dict[tuple[str, str], str]:
 
 
 def parse_sources(text: str, path: str) -> list[Source]:
-    """NVIDIA repositories in one of apt's files, in both formats: C(path), C(uri), C(suites), C(signed_by), empty if none is named.
+    """NVIDIA repositories in one of apt's files, in both formats: C(path), C(uri), C(suites),
+    C(signed_by), empty if none is named.
 
-    Entries that are switched off count for nothing. What apt itself would refuse is left out: apt says so better.
+    Entries that are switched off count for nothing. What apt itself would refuse is left out: apt
+    says so better.
     """
     return [
         {
@@ -261,7 +288,9 @@ def parse_release(text: str) -> str:
 
 
 def is_foreign(path: str, uri: str, origin: str) -> bool:
-    """Whether a repository is not the distribution's (or a mirror of it), NVIDIA's, or declared by the site."""
+    """Whether a repository is not the distribution's (or a mirror of it), NVIDIA's, or declared by
+    the site.
+    """
     return (
         path != DECLARED_SOURCES
         and not _DISTRIBUTION.fullmatch(origin)
@@ -276,7 +305,10 @@ def is_nvidias(path: str, uri: str, origin: str) -> bool:
 
 
 def parse_driver_offers(text: str) -> dict[str, list[str]]:
-    """Versions of the driver's packages in a Packages file, by name. Fields of other packages are not parsed."""
+    """Versions of the driver's packages in a Packages file, by name.
+
+    Fields of other packages are not parsed.
+    """
     found: dict[str, list[str]] = {}
     if not re.search(r"^Package: (.*nvidia|cuda-drivers|libcuda1)", text, re.MULTILINE):
         return found
@@ -289,9 +321,12 @@ def parse_driver_offers(text: str) -> dict[str, list[str]]:
 
 
 def foreign_pin(source: Mapping[str, Any]) -> str:
-    """Origin of a repository for apt preferences. Empty if it has none, or if another repository in use has the same one.
+    """Origin of a repository for apt preferences.
 
-    C(source) has C(origin) of its Release file, and C(own_origin), whether no other repository in use has that.
+    Empty if it has none, or if another repository in use has the same one.
+
+    C(source) has C(origin) of its Release file, and C(own_origin), whether no other repository in
+    use has that.
 
     The host is no name for it: a mirror may serve the distribution beside it.
     """
@@ -299,7 +334,10 @@ def foreign_pin(source: Mapping[str, Any]) -> str:
 
 
 def is_kept_out(source: Mapping[str, Any], preferences: Mapping[str, str]) -> bool:
-    """Whether apt preferences block the driver's packages of a repository. C(preferences) has the text of apt's files by path."""
+    """Whether apt preferences block the driver's packages of a repository.
+
+    C(preferences) has the text of apt's files by path.
+    """
     if not foreign_pin(source):
         return False
     for text in preferences.values():
@@ -316,7 +354,10 @@ def is_kept_out(source: Mapping[str, Any], preferences: Mapping[str, str]) -> bo
 
 
 def holds_old_key(content: bytes) -> bool:
-    """Whether a keyring, in bytes, has NVIDIA's signing key from before April 2022. The self-signature of a key contains its id."""
+    """Whether a keyring, in bytes, has NVIDIA's signing key from before April 2022.
+
+    The self-signature of a key contains its id.
+    """
     for block in re.findall(
         rb"-----BEGIN PGP PUBLIC KEY BLOCK-----[^\n]*\n(.*?)-----END", content, re.DOTALL
     ):
@@ -353,7 +394,8 @@ def parse_policy(text: str) -> dict[str, Policy]:
 
 
 def parse_module_name(text: str) -> str:
-    """The module in an install command of modprobe, from `modprobe --show-depends nvidia`; empty if there is none.
+    """The module in an install command of modprobe, from `modprobe --show-depends nvidia`; empty if
+    there is none.
 
     Debian's module has another name on disk, because several branches can be installed in parallel.
     """
@@ -375,7 +417,9 @@ def parse_modinfo(text: str) -> str:
 
 
 def parse_library_path(text: str) -> str:
-    """Path of the driver's library, from `ldconfig --print-cache`; empty if the loader does not find it."""
+    """Path of the driver's library, from `ldconfig --print-cache`; empty if the loader does not
+    find it.
+    """
     for line in whole_lines(text, "ldconfig"):
         match = re.fullmatch(r"\s*libnvidia-ml\.so\.1 \(\S*(?:x86-64|AArch64)\S*\) => (\S.*)", line)
         if match:
@@ -400,7 +444,9 @@ def parse_nccl_header(text: str) -> str:
 
 
 def grub_default(settings: str, environment: str) -> str:
-    """The kernel configured in GRUB, if it is named: by GRUB_DEFAULT of /etc/default/grub, or saved by grub-set-default or grub-reboot."""
+    """The kernel configured in GRUB, if it is named: by GRUB_DEFAULT of /etc/default/grub, or saved
+    by grub-set-default or grub-reboot.
+    """
 
     def value(text: str, name: str) -> str:
         found = re.findall(r"^\s*%s=(.*)$" % name, text, re.MULTILINE)
@@ -411,7 +457,8 @@ def grub_default(settings: str, environment: str) -> str:
         entry = value(settings, "GRUB_DEFAULT")
         if entry == "saved":
             entry = value(environment, "saved_entry")
-    # As in 'Debian GNU/Linux, with Linux 6.1.0-18-amd64', and in GRUB's ids: gnulinux-6.1.0-18-amd64-advanced-UUID.
+    # As in 'Debian GNU/Linux, with Linux 6.1.0-18-amd64', and in GRUB's ids:
+    # gnulinux-6.1.0-18-amd64-advanced-UUID.
     match = re.search(r"with Linux (\S+)|gnulinux-(\d\S*?)-(?:advanced|recovery)-", entry)
     return (match.group(1) or match.group(2)) if match else ""
 
@@ -421,7 +468,8 @@ def parse_origins(
 ) -> Offers:
     """Origins that offer a version, by name and version, from `apt-cache madison`.
 
-    C(places) are repositories as URL and suite, by their origin. One that is not among them is judged by its URL.
+    C(places) are repositories as URL and suite, by their origin. One that is not among them is
+    judged by its URL.
     """
     found: Offers = {}
     for name, version, words in madison_rows(text):
@@ -440,8 +488,9 @@ def package_origins(
 ) -> dict[str, str]:
     """Origin of each installed package of the driver by name, one of C(ORIGINS).
 
-    C(offers) are the origins that offer each name and version, of parse_origins. C(noted) has those that a role has installed, by name.
-    Neither the maintainer nor the form of a version tells NVIDIA's driver for Ubuntu from Ubuntu's own: both are the same. They count only if no
+    C(offers) are the origins that offer each name and version, of parse_origins. C(noted) has those
+    that a role has installed, by name. Neither the maintainer nor the form of a version tells
+    NVIDIA's driver for Ubuntu from Ubuntu's own: both are the same. They count only if no
     repository has the version any more.
     """
     found: dict[str, str] = {}
@@ -467,7 +516,10 @@ def package_origins(
 
 
 def _guess(package: Package, packages: Mapping[str, Package], offered: bool) -> str:
-    """Origin of a version that no repository has (C(offered)), or that several have. NVIDIA is the maintainer of the metapackages of its driver."""
+    """Origin of a version that no repository has (C(offered)), or that several have.
+
+    NVIDIA is the maintainer of the metapackages of its driver.
+    """
     number = upstream(package["version"])
     metapackage = any(
         other["by_nvidia"] and upstream(other["version"]) == number for other in packages.values()
@@ -479,9 +531,11 @@ def _guess(package: Package, packages: Mapping[str, Package], offered: bool) -> 
 
 
 def driver_sources(packages: Mapping[str, PlacedPackage], runfile: bool) -> list[str]:
-    """Origins of the installed driver: C(distribution), C(nvidia_repository), C(other_repository), C(runfile).
+    """Origins of the installed driver: C(distribution), C(nvidia_repository), C(other_repository),
+    C(runfile).
 
-    More than one is a driver that doesn't fit itself. C(packages) have their C(origin). Transitional packages contain no driver.
+    More than one is a driver that doesn't fit itself. C(packages) have their C(origin).
+    Transitional packages contain no driver.
     """
     driver = {
         package["origin"]
@@ -497,7 +551,10 @@ def is_of_driver(name: str) -> bool:
 
 
 def driver_pinned(packages: Mapping[str, Package], preferences: Mapping[str, str]) -> str:
-    """What pins the driver's version; empty if nothing does. C(preferences) has the text of apt preferences by path."""
+    """What pins the driver's version; empty if nothing does.
+
+    C(preferences) has the text of apt preferences by path.
+    """
     pinning = sorted(name for name in packages if name.startswith("nvidia-driver-pinning-"))
     if pinning:
         return pinning[0]
@@ -545,7 +602,8 @@ def reboot_required_reason(
 ) -> str:
     """Why a reboot is needed to load the driver on disk; empty if none is needed.
 
-    C(loaded) is the loaded module's version (empty: none), C(modules) the version on disk by kernel, C(library) that of the libraries.
+    C(loaded) is the loaded module's version (empty: none), C(modules) the version on disk by
+    kernel, C(library) that of the libraries.
     """
     on_disk = modules.get(running, "")
     if loaded and library and loaded != library:
@@ -575,7 +633,9 @@ def will_break_on_next_boot(
     headers: Iterable[str] = (),
     has_gpu: bool = True,
 ) -> str:
-    """Why the driver will not work after the next boot; empty if it will, or if there is none at all."""
+    """Why the driver will not work after the next boot; empty if it will, or if there is none at
+    all.
+    """
     if not has_gpu or not boots_next or not (library or any(modules.values())):
         return ""
     version = modules.get(boots_next, "")
@@ -596,7 +656,11 @@ def will_break_on_next_boot(
 
 
 def drift(asked: Mapping[str, str], found: Mapping[str, str | None]) -> list[Difference]:
-    """Versions that differ. C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by field."""
+    """Versions that differ.
+
+    C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by
+    field.
+    """
     differences: list[Difference] = []
     for name in sorted(asked):
         want, have = asked[name], found.get(name) or ""

@@ -13,9 +13,10 @@ The command prints one table and exits with 0 whatever is ticked:
         [X] PyTorch
         ...
 
-What people have in a log of it differs in indentation, blank lines, the colon, the prefix of each line (a comment sign, a rank, a container's name)
-and in what was printed before and after. So a line is recognised by how it ends, and the table is accepted only if every entry is in it:
-a truncated table is never read as one with fewer ticks.
+What people have in a log of it differs in indentation, blank lines, the colon, the prefix of each
+line (a comment sign, a rank, a container's name) and in what was printed before and after. So a
+line is recognised by how it ends, and the table is accepted only if every entry is in it: a
+truncated table is never read as one with fewer ticks.
 
 Where the text ends decides what it is:
 
@@ -51,7 +52,8 @@ _CONTROL = re.compile(
 )
 _FRAME = re.compile("[\u2500-\u259f]+")
 
-# Before the word: nothing, punctuation, or a token that ends like a time or a number. So 'requires Horovod v0.28.1' is not a version line.
+# Before the word: nothing, punctuation, or a token that ends like a time or a number. So 'requires
+# Horovod v0.28.1' is not a version line.
 _VERSION = re.compile(r"(?:^|[^\w\s]|\d\w*\s)\s*Horovod v(\d[\w.+-]*)\W*$")
 _HEADING = re.compile(r"(?:^|\W)Available\s+(\w+(?:\s+\w+)?)\W*$", re.IGNORECASE)
 _ENTRY = re.compile(r"\[\s*(x?)\s*\]\s*([a-z]\w*)\W*$", re.IGNORECASE)
@@ -65,9 +67,11 @@ PACKAGES = {
     "mxnet": "horovod.mxnet",
 }
 
-# horovodrun's interpreter, named in its first line, imports the packages and then continues as horovodrun. Horovod forks a process for each entry of its table,
-# which imports the framework again (seconds each for torch) unless the parent has it already.
-# horovod.torch can be imported, and is ticked, without its compiled extension. Then it prints a warning and lacks all functions that a job calls.
+# horovodrun's interpreter, named in its first line, imports the packages and then continues as
+# horovodrun. Horovod forks a process for each entry of its table, which imports the framework again
+# (seconds each for torch) unless the parent has it already. horovod.torch can be imported, and is
+# ticked, without its compiled extension. Then it prints a warning and lacks all functions that a
+# job calls.
 _IMPORT = """\
 import importlib, os, runpy, sys
 path, packages = sys.argv[1], sys.argv[2:]
@@ -111,7 +115,8 @@ _EXCEPTION = re.compile(
     r"|No module named|error while loading shared libraries|symbol lookup error"
 )
 _TRACEBACK = "Traceback (most recent call last):"
-# With --verbose the traceback of an extension's check is normal. A traceback through these frames ends horovodrun itself.
+# With --verbose the traceback of an extension's check is normal. A traceback through these frames
+# ends horovodrun itself.
 _VERBOSE = re.compile(r"Checking whether extension \w+ was ")
 _OWN_FRAME = re.compile(r"\bin (?:run_commandline|check_build)$", re.MULTILINE)
 
@@ -132,7 +137,10 @@ _Lines = List[Tuple[int, str]]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """(number, content) of each line. The text left and right of a pane's frame counts as separate lines."""
+    """(number, content) of each line.
+
+    The text left and right of a pane's frame counts as separate lines.
+    """
     for number, line in enumerate(re.split(r"\r?\n|\r", text), start=1):
         for part in _FRAME.split(_CONTROL.sub("", line)):
             part = part.strip()
@@ -140,7 +148,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _section(line: str) -> str | None:
-    """The key of the section of a heading, "" for an unknown section, None if the line is not a heading."""
+    """The key of the section of a heading, "" for an unknown section, None if the line is not a
+    heading.
+    """
     found = _HEADING.search(line)
     if not found:
         return None
@@ -149,7 +159,10 @@ def _section(line: str) -> str | None:
 
 
 def parse_check_build(text: str) -> Build | None:
-    """The last table in the text, or None if there is none. ParseError if a table is truncated or cannot be parsed."""
+    """The last table in the text, or None if there is none.
+
+    ParseError if a table is truncated or cannot be parsed.
+    """
     headless, tables = _tables(text)
     if len(tables) > 1:
         _refuse_cut_begin(*tables[-1])
@@ -241,7 +254,10 @@ def _ticks(lines: _Lines) -> tuple[dict[str, dict[str, bool]], int]:
 
 
 def why_no_table(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
-    """(cause, the line that shows it) if the command ended without a table. ParseError if it is the output of another program."""
+    """(cause, the line that shows it) if the command ended without a table.
+
+    ParseError if it is the output of another program.
+    """
     lines = [line for _number, line in _lines(stdout + "\n" + stderr) if line]
     last = lines[-1] if lines else ""
     usage = [line for line in lines if _USAGE.search(line)]
@@ -284,7 +300,9 @@ def _has_begun(lines: list[str]) -> bool:
 
 
 def check_build_command(executable: str, frameworks: list[str]) -> list[str]:
-    """The command that prints the table, and before it, on stderr, a line for each framework whose package it imports."""
+    """The command that prints the table, and before it, on stderr, a line for each framework whose
+    package it imports.
+    """
     if not frameworks:
         return [executable, "--check-build"]
     return [
@@ -299,7 +317,10 @@ def check_build_command(executable: str, frameworks: list[str]) -> list[str]:
 
 
 def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, str]]:
-    """stderr without the lines about imports, and the import error by framework. Without a line, the import did not happen."""
+    """stderr without the lines about imports, and the import error by framework.
+
+    Without a line, the import did not happen.
+    """
     said = dict(_IMPORTED.findall(stderr))
     errors = {
         framework: said.get(
@@ -315,7 +336,9 @@ def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, st
 def missing(
     requires: dict[str, list[str]], build: Build | None, import_errors: dict[str, str] | None = None
 ) -> list[str]:
-    """Required parts that are not ticked or cannot be imported, as C(section.key), in the order of the table. Without a table, all of them."""
+    """Required parts that are not ticked or cannot be imported, as C(section.key), in the order of
+    the table. Without a table, all of them.
+    """
     failed = {"frameworks": import_errors or {}}
     return [
         f"{section}.{key}"

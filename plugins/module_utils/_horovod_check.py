@@ -97,7 +97,9 @@ def place_of(params: dict[str, Any]) -> str:
 
 
 def begin_check(module: Module, options: dict[str, Any] | None) -> str:
-    """Start the check of a container in the background, and return the value of option C(begun), empty if none was started. Without options there is none."""
+    """Start the check of a container in the background, and return the value of option C(begun),
+    empty if none was started. Without options there is none.
+    """
     if not options:
         return ""
     return begin_tool(
@@ -114,19 +116,26 @@ def _login(options: dict[str, Any]) -> Login | None:
 
 
 def made_check(module: Module, command: list[str], options: dict[str, Any]) -> Run:
-    """Await the check that begin_check has started, or make one. C(options) are those of module horovod_build_info."""
+    """Await the check that begin_check has started, or make one.
+
+    C(options) are those of module horovod_build_info.
+    """
     timeout, container, login = options["timeout"], options["container"], _login(options)
     run = None
     if options["begun"]:
         run = begun_tool(module, options["begun"], command, timeout, container, login)
-    # What failed while the hosts were read may have been repaired since, or the engine was restarted meanwhile.
+    # What failed while the hosts were read may have been repaired since, or the engine was
+    # restarted meanwhile.
     if not run or run.cause or run.rc != 0:
         return run_tool(module, command, timeout, container, options["image"], login)
     return run
 
 
 def build_info(module: Module, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of module horovod_build_info for its options. UnreadableTable for a table that is truncated or cannot be parsed."""
+    """Return the result of module horovod_build_info for its options.
+
+    UnreadableTable for a table that is truncated or cannot be parsed.
+    """
     requires = options["requires"]
     frameworks = (requires.get("frameworks") or []) if options["import_required"] else []
     command = check_build_command(options["executable"], frameworks)

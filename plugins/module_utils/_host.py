@@ -31,8 +31,8 @@ __all__ = [
     "parse_os_release",
 ]
 
-# Interfaces of container engines, libvirt and overlay networks. docker0 has the same address on every host,
-# so a job that uses such an interface hangs.
+# Interfaces of container engines, libvirt and overlay networks. docker0 has the same address on
+# every host, so a job that uses such an interface hangs.
 _VIRTUAL_INTERFACE = re.compile(
     r"^(lo|docker.*|br-.*|veth.*|virbr\d.*|cni.*|flannel.*|cali.*|kube-.*|podman\d+|lxcbr\d+)$"
 )
@@ -77,7 +77,10 @@ def is_virtual_interface(name: str) -> bool:
 
 
 def is_virtual_machine(cpuinfo: str, dmi: str) -> bool:
-    """Return whether a host runs on a hypervisor, from /proc/cpuinfo and DMI's modalias. Only x86 processors say so themselves."""
+    """Return whether a host runs on a hypervisor, from /proc/cpuinfo and DMI's modalias.
+
+    Only x86 processors say so themselves.
+    """
     return bool(
         re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE)
         or re.search(r":(?:svn|pn)[^:]*(?:QEMU|KVM|VMware|VirtualBox|VirtualMachine)", dmi)
@@ -85,7 +88,8 @@ def is_virtual_machine(cpuinfo: str, dmi: str) -> bool:
 
 
 def parse_ip_addresses(text: str) -> list[dict[str, Any]]:
-    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a carrier, MTU in bytes.
+    """Return the interfaces of C(ip -j addr): name, addresses with prefix, whether up with a
+    carrier, MTU in bytes.
 
     Temporary addresses of IPv6 are left out: the kernel replaces them every day.
     """
@@ -95,7 +99,8 @@ def parse_ip_addresses(text: str) -> list[dict[str, Any]]:
         raise ParseError("ip -j addr printed no JSON: %s: %.80r" % (error, text)) from error
     return [
         {
-            # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the name.
+            # A veth pair is listed as 'eth0@if12': the part after @ is the other end and not the
+            # name.
             "name": link["ifname"].split("@")[0],
             "addresses": [
                 {"address": entry["local"], "prefix": entry["prefixlen"]}
@@ -111,7 +116,9 @@ def parse_ip_addresses(text: str) -> list[dict[str, Any]]:
 
 
 def default_interface(route: str, ipv6_route: str = "") -> str:
-    """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); '' if there is none."""
+    """Return the interface of the default route in /proc/net/route (else /proc/net/ipv6_route); ''
+    if there is none.
+    """
     candidates = []
     for line in route.splitlines()[1:]:
         fields = line.split()
@@ -139,7 +146,8 @@ def memory_mib(meminfo: str) -> int:
 
 
 def hugepages(counts: dict[str, str]) -> dict[str, int]:
-    """Return the number of huge pages by their size, such as C(2M): of C(counts), the text of nr_hugepages by the name of its folder, hugepages-2048kB.
+    """Return the number of huge pages by their size, such as C(2M): of C(counts), the text of
+    nr_hugepages by the name of its folder, hugepages-2048kB.
 
     A size that the CPU does not have has no folder. Text that is no number is left out.
     """
@@ -165,7 +173,9 @@ def _proc_address(text: str) -> str:
 
 
 def listening_sockets(tcp: str, ports: Collection[int]) -> list[Socket]:
-    """Return address, port and inode of the listening sockets of /proc/net/tcp or tcp6 on the given ports."""
+    """Return address, port and inode of the listening sockets of /proc/net/tcp or tcp6 on the given
+    ports.
+    """
     found: list[Socket] = []
     for line in tcp.splitlines()[1:]:
         fields = line.split()

@@ -3,9 +3,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Health of a host's GPUs, clock and file systems: output of dmesg, journalctl, timedatectl, chronyc and stat in, data out.
+"""Health of a host's GPUs, clock and file systems: output of dmesg, journalctl, timedatectl,
+chronyc and stat in, data out.
 
-The table of Xids is used by all readers: modules, rules of role verify, the health program of role job_container, and the readers of logs.
+The table of Xids is used by all readers: modules, rules of role verify, the health program of role
+job_container, and the readers of logs.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ __all__ = [
 ]
 
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/"
-#: What each reader does, the least first: nothing; tell it; name it in the result of the job that ran; give no new jobs to the host.
+#: What each reader does, the least first: nothing; tell it; name it in the result of the job that
+#: ran; give no new jobs to the host.
 ACTIONS = ("ignore", "warn", "stop_job", "drain")
 
 
@@ -43,7 +46,9 @@ GpuError = Dict[str, Any]
 
 
 class Meaning(TypedDict):
-    """What an error means: C(action) is one of ACTIONS, C(fix) is what to do, and C(signature) the title of a section in docs/errors.md."""
+    """What an error means: C(action) is one of ACTIONS, C(fix) is what to do, and C(signature) the
+    title of a section in docs/errors.md.
+    """
 
     cause: str
     action: str
@@ -62,8 +67,10 @@ class FileSystem(TypedDict):
 class Xid(NamedTuple):
     """An error of a GPU.
 
-    C(action) is one of ACTIONS, C(advice) a key of ADVICE, and C(signature) the title of a section in docs/errors.md. C(since) is the first release
-    of the driver whose recovery action covers the error, 0 if none does. C(counter) is the value of nvidia-smi that shows the same fault: C(ecc) or C(remap).
+    C(action) is one of ACTIONS, C(advice) a key of ADVICE, and C(signature) the title of a section
+    in docs/errors.md. C(since) is the first release of the driver whose recovery action covers the
+    error, 0 if none does. C(counter) is the value of nvidia-smi that shows the same fault: C(ecc)
+    or C(remap).
     """
 
     cause: str
@@ -77,7 +84,8 @@ class Xid(NamedTuple):
 _RETURNS = "If the error returns, replace "
 #: A reader of metrics holds the GPUs, so that a reset fails while it runs.
 RESET = "nvidia-smi --gpu-reset, with monitoring after systemctl stop trainyard-metrics-gpu"
-#: What to do. For errors of programs it is for the person whose job it was, otherwise for the operator.
+#: What to do. For errors of programs it is for the person whose job it was, otherwise for the
+#: operator.
 ADVICE = {
     "nothing": "nothing has to be done",
     "program": "check the program. If other programs have the same error on this GPU only, the GPU is faulty",
@@ -113,8 +121,10 @@ _PROGRAM = "xid_program"
 _MEMORY = "xid_memory"
 _RESET = "xid_reset"
 _LINK = "xid_nvlink"
-#: The only list of Xids, complete as of NVIDIA's catalogue of 2025-10 (CATALOGUE, "Analyzing Xid errors with the Xid catalog"): what it says to do at
-#: once decides. An IGNORE of an error that an operator should know is a warning. Codes that are not here are warnings, because the catalogue grows.
+#: The only list of Xids, complete as of NVIDIA's catalogue of 2025-10 (CATALOGUE, "Analyzing Xid
+#: errors with the Xid catalog"): what it says to do at once decides. An IGNORE of an error that an
+#: operator should know is a warning. Codes that are not here are warnings, because the catalogue
+#: grows.
 XIDS = {
     **_each(
         [*range(1, 8), 9, 10, 12, *range(15, 25), *range(26, 31), *range(33, 37), 42, 47]
@@ -168,7 +178,8 @@ XIDS = {
     69: Xid("a program caused a fault of the graphics engine", "stop_job", "program", _PROGRAM),
     74: Xid("an NVLink failed", "drain", "link", _LINK, 565),
     78: Xid("a vGPU could not start", "warn", "driver"),
-    # The driver was seen to recommend a reset where a reboot was needed (NVIDIA/NVSentinel#1494), so its recovery action does not decide here.
+    # The driver was seen to recommend a reset where a reboot was needed (NVIDIA/NVSentinel#1494),
+    # so its recovery action does not decide here.
     79: Xid("the GPU has fallen off the bus", "drain", "bus", "xid_off_the_bus"),
     80: Xid("corrupted data was sent to the GPU", "stop_job", "program", _PROGRAM),
     92: Xid("a high rate of corrected memory errors", "warn", "watch", _MEMORY),
@@ -237,7 +248,8 @@ _SWITCH = {
     True: Xid("an NVSwitch reports an error", "drain", "switch", "sxid_fatal"),
     False: Xid("an NVSwitch reports an error", "warn", "switch_notice", "sxid_notice"),
 }
-#: What a driver says must be done with a GPU, in nvidia-smi (driver 565 and later) and in Xid 154, without the words that only one of the two has.
+#: What a driver says must be done with a GPU, in nvidia-smi (driver 565 and later) and in Xid 154,
+#: without the words that only one of the two has.
 _RECOVERIES = {
     "none": ("ignore", ADVICE["nothing"]),
     "reset": (
@@ -256,8 +268,9 @@ _RECOVERIES = {
     ),
 }
 
-# What a message of the kernel that counts begins with, behind what dmesg, journalctl and syslog put in front. Other messages have words of people, such as the
-# name of the file in which a program has crashed. Those two programs indent the further lines of a message.
+# What a message of the kernel that counts begins with, behind what dmesg, journalctl and syslog put
+# in front. Other messages have words of people, such as the name of the file in which a program has
+# crashed. Those two programs indent the further lines of a message.
 _SPEAKER = re.compile(
     r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s{0,9}){0,5}(?:[\w.-]{1,255} kernel:\s{0,9})?"
     r"(?:\[[^][]{1,40}\]\s{0,9}){0,3}(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: |Linux version |-- (?:Boot|Reboot))"
@@ -267,7 +280,8 @@ _SPEAKER = re.compile(
 _XID = re.compile(
     r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d{1,9})(?:, *(?P<text>.*))?$"
 )
-# nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of each have registers.
+# nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of
+# each have registers.
 _SXID = re.compile(
     r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d{1,9}), *(?P<text>(?:Non-f|F)atal\b.*)$"
 )
@@ -275,10 +289,12 @@ _SXID = re.compile(
 _LOST_BEGINS = re.compile(r"NVRM: The NVIDIA GPU (?P<device>[0-9A-Fa-f:.]+)\s*$")
 _LOST = "fallen off the bus"
 _LOST_CODE, _LOST_LINES = 79, 3
-# What ends errors. A load of the driver writes the first line at its begin, and the second one after it has looked for GPUs.
+# What ends errors. A load of the driver writes the first line at its begin, and the second one
+# after it has looked for GPUs.
 _LOADS = re.compile(r"nvidia-nvlink: Nvlink Core is being initialized")
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX\b.*\bKernel Module\b")
-# A program of a person may have the first two words as its name, which is in the kernel's lines about it.
+# A program of a person may have the first two words as its name, which is in the kernel's lines
+# about it.
 _BOOTS = re.compile(r"(?:^|[\]:] )Linux version \d+\.\d+\S* \(|^-- (?:Boot|Reboot)\b")
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device (?P<device>[0-9A-Fa-f:.]+)")
 _RESET_DONE = re.compile(
@@ -307,7 +323,9 @@ class ParseError(ValueError):
 
 
 def recovery(words: str) -> tuple[str, str]:
-    """Return the action, and what to do, of a recovery action in the words of nvidia-smi or of Xid 154. Unknown words are a warning."""
+    """Return the action, and what to do, of a recovery action in the words of nvidia-smi or of Xid
+    154. Unknown words are a warning.
+    """
     bare = re.sub(r"^(?:gpu|node) | required$", "", " ".join(words.lower().split()))
     return _RECOVERIES.get(
         bare, ("warn", "look up '%s' at docs.nvidia.com/deploy/xid-errors" % words)
@@ -315,7 +333,9 @@ def recovery(words: str) -> tuple[str, str]:
 
 
 def device_of(bus_id: str) -> str:
-    """Return the device of a PCI bus id as an Xid names it: without the function, in lower case, its domain with four digits."""
+    """Return the device of a PCI bus id as an Xid names it: without the function, in lower case,
+    its domain with four digits.
+    """
     bare = re.sub(r"\.[0-9a-f]$", "", bus_id.lower())
     match = re.match(r"([0-9a-f]{1,8}):(.+)$", bare)
     return "%04x:%s" % (int(match.group(1), 16), match.group(2)) if match else bare
@@ -347,7 +367,11 @@ class _Log:
         self.loads = False
 
     def read(self, line: str, number: int, at: int, is_message: bool) -> None:
-        """Read a line. C(number) counts the lines, C(at) is its position in the text, and C(is_message) tells whether a message that counts begins with it."""
+        """Read a line.
+
+        C(number) counts the lines, C(at) is its position in the text, and C(is_message) tells
+        whether a message that counts begins with it.
+        """
         stamp = _STAMP.match(line)
         # The other lines of a message have no prefix.
         self.seconds = float(stamp.group(1)) if stamp else self.seconds
@@ -430,7 +454,11 @@ def _same(entry: GpuError, device: str) -> bool:
 
 
 def _read(text: str, is_mixed: bool = False) -> _Log:
-    """Read a log. Its errors are in the order of their first line. A mixed log has lines of programs, too, whose writers put anything in front."""
+    """Read a log.
+
+    Its errors are in the order of their first line. A mixed log has lines of programs, too, whose
+    writers put anything in front.
+    """
     log, at = _Log(), 0
     # Names may have other characters that end a line for splitlines().
     for number, line in enumerate(text.split("\n")):
@@ -444,18 +472,23 @@ _PUBLIC = ("kind", "device", "code", "text", "count", "first_s", "last_s")
 
 
 def parse_gpu_errors(text: str) -> list[GpuError]:
-    """Return the errors that NVIDIA's drivers have written into the kernel log, one entry for each device and code, in the order of their first line.
+    """Return the errors that NVIDIA's drivers have written into the kernel log, one entry for each
+    device and code, in the order of their first line.
 
-    An entry has C(kind) (Xid of a GPU, SXid of an NVSwitch), C(device), C(code), C(count), and C(first_s) and C(last_s), which are seconds since the boot.
-    C(cause), C(action) and C(fix) are its meaning, by the worst line since the last reset of the device, whose C(text) it has. C(ended) says that a reset,
-    a load of the driver or a boot came after the last line. Lines that are cut before the code aren't counted: nothing can be said of them.
+    An entry has C(kind) (Xid of a GPU, SXid of an NVSwitch), C(device), C(code), C(count), and
+    C(first_s) and C(last_s), which are seconds since the boot. C(cause), C(action) and C(fix) are
+    its meaning, by the worst line since the last reset of the device, whose C(text) it has.
+    C(ended) says that a reset, a load of the driver or a boot came after the last line. Lines that
+    are cut before the code aren't counted: nothing can be said of them.
     """
     names = (*_PUBLIC, "cause", "action", "ended", "fix")
     return [{name: entry[name] for name in names} for entry in _read(text).found.values()]
 
 
 def told_lines(text: str) -> list[tuple[int, GpuError]]:
-    """Return the errors of GPUs that a reader of logs tells, with the position of each in the text: those that have not ended and that are not ignored."""
+    """Return the errors of GPUs that a reader of logs tells, with the position of each in the text:
+    those that have not ended and that are not ignored.
+    """
     if "Xid (" not in text and _LOST not in text:
         return []
     return [
@@ -468,10 +501,12 @@ def told_lines(text: str) -> list[tuple[int, GpuError]]:
 def judged(
     errors: list[GpuError], gpus: list[dict[str, Any]], driver: str | None
 ) -> list[GpuError]:
-    """Return the errors that count now: not those that have ended or are ignored, each with the C(action) that is left beside the state of the card.
+    """Return the errors that count now: not those that have ended or are ignored, each with the
+    C(action) that is left beside the state of the card.
 
-    C(gpus) are those of nvidia-smi, and C(driver) is the version of the loaded driver. The state of the card is newer than the log: an error that the
-    recovery action of this driver covers no longer drains if that is None, and neither does one whose counter or flag is clear.
+    C(gpus) are those of nvidia-smi, and C(driver) is the version of the loaded driver. The state of
+    the card is newer than the log: an error that the recovery action of this driver covers no
+    longer drains if that is None, and neither does one whose counter or flag is clear.
     """
     cards = {device_of(gpu["bus_id"]): gpu for gpu in gpus if gpu.get("bus_id")}
     return [
@@ -497,7 +532,10 @@ def _repeated(error: GpuError) -> GpuError:
 
 
 def boots_of(text: str) -> dict[str, str]:
-    """Return the kernel's lines by ID of the boot, from C(journalctl --output=json). A message that is not UTF-8 is left out."""
+    """Return the kernel's lines by ID of the boot, from C(journalctl --output=json).
+
+    A message that is not UTF-8 is left out.
+    """
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         try:
@@ -511,7 +549,9 @@ def boots_of(text: str) -> dict[str, str]:
 
 
 def with_boots(errors: list[GpuError], boots: dict[str, str], now: str) -> list[GpuError]:
-    """Return the errors with C(earlier_boots), the number of boots before this one, whose ID is C(now), in which the same device had the same error."""
+    """Return the errors with C(earlier_boots), the number of boots before this one, whose ID is
+    C(now), in which the same device had the same error.
+    """
     seen = [
         {(kind, device_of(device), code) for kind, device, code in _read(text).found}
         for boot, text in boots.items()
@@ -548,8 +588,9 @@ def _beside(error: GpuError, gpu: dict[str, Any] | None, driver: str | None) -> 
 def remember(record: dict[str, Any], boot: str, text: str) -> tuple[str, dict[str, Any]]:
     """Return the kernel log with what its buffer has forgotten, and the record for the next call.
 
-    C(record) is what the last call has returned, C(boot) the id of the boot, and C(text) what dmesg has now. The record has the lines of errors that have
-    not ended, the last line that was read, and those that name GPUs.
+    C(record) is what the last call has returned, C(boot) the id of the boot, and C(text) what dmesg
+    has now. The record has the lines of errors that have not ended, the last line that was read,
+    and those that name GPUs.
     """
     kept = record if record.get("boot") == boot else {}
     lines = [line for line in text.split("\n") if _WORDS.search(line)]
@@ -568,7 +609,9 @@ def remember(record: dict[str, Any], boot: str, text: str) -> tuple[str, dict[st
 
 
 def with_record(record: dict[str, Any], boot: str, text: str) -> str:
-    """Return a kernel log with the errors that it lacks, from the record that P(remember) has made in this boot."""
+    """Return a kernel log with the errors that it lacks, from the record that P(remember) has made
+    in this boot.
+    """
     if record.get("boot") != boot:
         return text
     known = _read(text).found
@@ -586,7 +629,9 @@ def _line(entry: GpuError) -> str:
 
 
 def parse_timedatectl(text: str) -> bool:
-    """Return whether the clock is synchronized, from C(timedatectl show --property=NTPSynchronized)."""
+    """Return whether the clock is synchronized, from C(timedatectl show
+    --property=NTPSynchronized).
+    """
     said = text.strip()
     if said not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
         raise ParseError("timedatectl: neither yes nor no: %.80r" % said)
@@ -594,7 +639,9 @@ def parse_timedatectl(text: str) -> bool:
 
 
 def parse_chronyc(text: str) -> bool:
-    """Return whether the clock is synchronized, from C(chronyc -c tracking), whose last field is the leap status."""
+    """Return whether the clock is synchronized, from C(chronyc -c tracking), whose last field is
+    the leap status.
+    """
     fields = text.strip().split(",")
     if len(fields) < 14:
         raise ParseError("chronyc -c tracking: not its 14 fields: %.80r" % text.strip())

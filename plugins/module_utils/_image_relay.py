@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the image relay reads of images: output of skopeo, archives and the files of an image in, data out. Role image_relay also copies it to the host."""
+"""What the image relay reads of images: output of skopeo, archives and the files of an image in,
+data out. Role image_relay also copies it to the host.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ __all__ = [
     "versions_of",
 ]
 
-#: Distributions of Python's package index, in lower case with dashes, whose versions the catalogue shows. Frameworks have a name there.
+#: Distributions of Python's package index, in lower case with dashes, whose versions the catalogue
+#: shows. Frameworks have a name there.
 FRAMEWORKS = {
     "torch": "PyTorch",
     "tensorflow": "TensorFlow",
@@ -97,7 +100,9 @@ def is_missing(messages: str) -> bool:
 
 
 def last_line(messages: str) -> str:
-    """Return the last line of skopeo or buildah, at most 600 characters of it: its msg if it is a line of a log."""
+    """Return the last line of skopeo or buildah, at most 600 characters of it: its msg if it is a
+    line of a log.
+    """
     lines = [line.strip() for line in messages.splitlines() if line.strip()]
     if not lines:
         return "no message"
@@ -115,7 +120,9 @@ def explain(messages: str) -> str:
 
 
 def auth_document(logins: Iterable[Mapping[str, str]]) -> str:
-    """Return the content of auth.json for a list of logins with C(registry), C(username) and C(password)."""
+    """Return the content of auth.json for a list of logins with C(registry), C(username) and
+    C(password).
+    """
     auths = {}
     for entry in logins:
         login = "%s:%s" % (entry["username"], entry["password"])
@@ -134,7 +141,10 @@ def tls_options(
 
 
 def archive_reference(path: str) -> str:
-    """Return how skopeo names an archive. What docker save writes can be read both ways, and Docker's own has the names of the image."""
+    """Return how skopeo names an archive.
+
+    What docker save writes can be read both ways, and Docker's own has the names of the image.
+    """
     try:
         with tarfile.open(path) as opened:
             names = set()
@@ -164,7 +174,9 @@ def _platform(entry: Mapping[str, str]) -> str:
 
 
 def platforms_of(manifest: str, config: str) -> list[str]:
-    """Return the platforms of an image, such as linux/amd64: those of its index, or of its configuration if it has one platform. Texts are JSON."""
+    """Return the platforms of an image, such as linux/amd64: those of its index, or of its
+    configuration if it has one platform. Texts are JSON.
+    """
     try:
         entries = json.loads(manifest).get("manifests")
         if entries is None:
@@ -194,7 +206,9 @@ def packages_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def python_of(root: str, path: str) -> str:
-    """Return the version of the first python3 in the image's PATH, such as 3.11, empty if it has none. Links are followed within the image only."""
+    """Return the version of the first python3 in the image's PATH, such as 3.11, empty if it has
+    none. Links are followed within the image only.
+    """
     for folder in [part for part in path.split(":") if part.startswith("/")]:
         name = "python3"
         for _step in range(5):
@@ -213,7 +227,9 @@ def python_of(root: str, path: str) -> str:
 
 
 def versions_of(root: str, environment: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return (frameworks, versions) of an unpacked image: C(frameworks) by name, and all versions that the catalogue shows."""
+    """Return (frameworks, versions) of an unpacked image: C(frameworks) by name, and all versions
+    that the catalogue shows.
+    """
     variables: dict[str, str] = {}
     for line in environment:
         name, dummy, value = line.partition("=")

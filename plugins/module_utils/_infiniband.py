@@ -4,9 +4,10 @@
 
 """InfiniBand and RoCE devices: texts of sysfs, or what the tools print, in; typed data out.
 
-Everything is brought to sysfs's own names first: C(fw_ver), C(ports/1/state), C(ports/1/gids/3), and so on, relative to a device's folder in
-C(/sys/class/infiniband); a link is the last part of what it leads to. The tools say less than sysfs does, in other words for the same values.
-A value that isn't there, or has not the form of one, is null, and C(unavailable) has the reason.
+Everything is brought to sysfs's own names first: C(fw_ver), C(ports/1/state), C(ports/1/gids/3),
+and so on, relative to a device's folder in C(/sys/class/infiniband); a link is the last part of
+what it leads to. The tools say less than sysfs does, in other words for the same values. A value
+that isn't there, or has not the form of one, is null, and C(unavailable) has the reason.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ __all__ = [
 
 ABSENT = "not there"
 NOT_ASSIGNED = "not assigned (all zeros)"
-# PortState and PortPhysicalState of the InfiniBand specification, in the notation of the kernel (sysfs, ibstatus), of ibstat and of ibv_devinfo.
+# PortState and PortPhysicalState of the InfiniBand specification, in the notation of the kernel
+# (sysfs, ibstatus), of ibstat and of ibv_devinfo.
 STATES = {
     "nop": "nop",
     "down": "down",
@@ -69,7 +71,8 @@ PHYSICAL_STATES = {
     "phytest": "phy_test",
 }
 LINK_LAYERS = {"infiniband": "infiniband", "ethernet": "ethernet"}
-# Returned key -> files, in counters_ext of older kernels and in counters. Data are counted in units of four octets, one per lane of a 4X link.
+# Returned key -> files, in counters_ext of older kernels and in counters. Data are counted in units
+# of four octets, one per lane of a 4X link.
 COUNTERS = (
     ("xmit_bytes", "port_xmit_data_64", "port_xmit_data", 4),
     ("rcv_bytes", "port_rcv_data_64", "port_rcv_data", 4),
@@ -254,7 +257,11 @@ def describe_device(
     absent: str = ABSENT,
     networks: Sequence[Network] = (),
 ) -> Device:
-    """A device. C(errors) has the reasons for unreadable files; C(networks) are those of the fabric, for ports with several addresses."""
+    """A device.
+
+    C(errors) has the reasons for unreadable files; C(networks) are those of the fabric, for ports
+    with several addresses.
+    """
     errors = errors or {}
     read = _Reader(texts, errors, absent)
     device: Device = {
@@ -333,7 +340,9 @@ def _port(number: int, device: _Reader, read: _Reader, networks: Sequence[Networ
 
 
 def _rate(read: _Reader) -> dict[str, Any]:
-    """C(rate_gb_s) in Gb/s, number of lanes as C(width), and C(speed), the name of a lane's rate, such as HDR."""
+    """C(rate_gb_s) in Gb/s, number of lanes as C(width), and C(speed), the name of a lane's rate,
+    such as HDR.
+    """
     rate, width, speed = None, None, None
     match = _RATE.fullmatch(read.words("rate") or "")
     if match:
@@ -343,7 +352,10 @@ def _rate(read: _Reader) -> dict[str, Any]:
 
 
 def _transport(link_layer: str | None, device: _Reader, read: _Reader) -> str | None:
-    """What carries RDMA. Ethernet has RoCE on channel adapters, and iWARP or a vendor's own protocol on others."""
+    """What carries RDMA.
+
+    Ethernet has RoCE on channel adapters, and iWARP or a vendor's own protocol on others.
+    """
     if link_layer == "infiniband":
         return link_layer
     kind = device.words("node_type") or device.absent
@@ -356,7 +368,10 @@ def _transport(link_layer: str | None, device: _Reader, read: _Reader) -> str | 
 
 
 def _gids(read: _Reader, transport: str | None) -> list[Gid] | None:
-    """The entries in use, in order. The kernel reports 'IB/RoCE v1' for both InfiniBand and RoCE v1."""
+    """The entries in use, in order.
+
+    The kernel reports 'IB/RoCE v1' for both InfiniBand and RoCE v1.
+    """
     names = read.below("gids")
     if not names:
         read.unavailable["gids"] = read.absent
@@ -393,7 +408,9 @@ def _kind_of_gid(said: str | None, transport: str | None) -> str | None:
 
 
 def _routable(port: Port, networks: Sequence[Network]) -> list[dict[str, Any]]:
-    """The RoCE v2 GIDs of a port inside the networks, or without networks those of its own interface."""
+    """The RoCE v2 GIDs of a port inside the networks, or without networks those of its own
+    interface.
+    """
     # In IPv4, 169.254/16 may be the fabric. In IPv6, every interface has a link-local address.
     routable: list[dict[str, Any]] = [
         gid
@@ -436,7 +453,9 @@ def _nccl_gid_index(port: Port, networks: Sequence[Network]) -> tuple[int | None
 
 
 def _netdev(number: int, port: Port, device: _Reader, read: _Reader) -> str | None:
-    """The port's interface, including a bond: by its GIDs for Ethernet, else by the port number of interfaces of the same card."""
+    """The port's interface, including a bond: by its GIDs for Ethernet, else by the port number of
+    interfaces of the same card.
+    """
     said = read.words("netdev")
     if said is not None:
         if not said:
@@ -464,7 +483,9 @@ def _netdev(number: int, port: Port, device: _Reader, read: _Reader) -> str | No
 
 
 def _port_of(device: _Reader, folder: str) -> int | None:
-    """Port number of an interface; None for stacked interfaces, and for representors of virtual functions."""
+    """Port number of an interface; None for stacked interfaces, and for representors of virtual
+    functions.
+    """
     if device.words(folder + "parent") or _REPRESENTOR.fullmatch(
         device.words(folder + "phys_port_name") or ""
     ):
@@ -530,7 +551,8 @@ def _numbers(read: _Reader, folder: str, key: str, names: Iterable[str]) -> dict
 
 #: Among a device's texts: what C(ethtool -S) prints of an interface.
 STATISTICS = "net/%s/statistics"
-#: Priority flow control of RoCE, as mlx5, bnxt_en and ice name it in C(ethtool -S). The group is the priority.
+#: Priority flow control of RoCE, as mlx5, bnxt_en and ice name it in C(ethtool -S). The group is
+#: the priority.
 _PFC = (
     (
         "rx_pause",
@@ -547,9 +569,11 @@ _PFC = (
 
 
 def parse_pfc(text: str) -> dict[str, int]:
-    """Return the frames of flow control by priority (C(rx_pause), C(tx_pause)), the packets lost with it (C(discards)) and the pause storms (C(storms)).
+    """Return the frames of flow control by priority (C(rx_pause), C(tx_pause)), the packets lost
+    with it (C(discards)) and the pause storms (C(storms)).
 
-    C(text) is what C(ethtool -S) prints of an interface. Only what its driver counts is there, since it was loaded, as the sum of all priorities.
+    C(text) is what C(ethtool -S) prints of an interface. Only what its driver counts is there,
+    since it was loaded, as the sum of all priorities.
     """
     found: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
@@ -598,7 +622,9 @@ class _Listing:
         texts[path] = value
 
     def refuse_half(self, counted: bool) -> None:
-        """Each port ends with its link layer, so that truncation is detected, even in the middle of a value."""
+        """Each port ends with its link layer, so that truncation is detected, even in the middle of
+        a value.
+        """
         for name, texts in self.devices.items():
             ports = sorted(_Reader(texts, {}, ABSENT).below("ports"))
             count = texts.pop("ports", "no number of") if counted else str(len(ports))
@@ -616,7 +642,10 @@ class _Listing:
 
 
 def _is_half(layer: str) -> bool:
-    """Return whether a link layer was cut off. A word that is not known, such as Unknown, is complete."""
+    """Return whether a link layer was cut off.
+
+    A word that is not known, such as Unknown, is complete.
+    """
     known = (*LINK_LAYERS, "unspecified", "unknown")
     return layer.lower() not in known and any(name.startswith(layer.lower()) for name in known)
 
@@ -669,7 +698,10 @@ def _sections(
     of_device: Mapping[str, str],
     of_port: Mapping[str, str],
 ) -> Listed:
-    """Listings of 'key: value', a device's and then its ports'. Indentation is ignored, because copies have lost it."""
+    """Listings of 'key: value', a device's and then its ports'.
+
+    Indentation is ignored, because copies have lost it.
+    """
     texts: Texts | None = None
     folder = ""
     for number, line in listing.lines:
@@ -721,7 +753,9 @@ def parse_ibv_devinfo(text: str) -> Listed:
 
 
 def parse_ibstatus(text: str) -> Listed:
-    """The same for ibstatus, which has a section per port, and reports the rate with width and speed."""
+    """The same for ibstatus, which has a section per port, and reports the rate with width and
+    speed.
+    """
     listing = _Listing(text, "ibstatus")
     texts: Texts | None = None
     folder = ""
@@ -769,7 +803,9 @@ def parse_ibdev2netdev(text: str) -> Listed:
 def module_states(
     names: Iterable[str], loaded: Iterable[str], dependencies: str, builtin: str
 ) -> dict[str, str]:
-    """V(loaded), V(available) or V(missing) by name, from the running kernel's modules.dep and modules.builtin."""
+    """V(loaded), V(available) or V(missing) by name, from the running kernel's modules.dep and
+    modules.builtin.
+    """
     states = dict.fromkeys(names, "missing")
     present = set(loaded) | _modules_in(builtin)
     available = _modules_in(dependencies)

@@ -37,7 +37,11 @@ Judge = Callable[[Any], bool]
 
 
 class Problem(NamedTuple):
-    """What is wrong with a value. C(label) is its path within the variable, C(fix) is None for the usual one, C(shows) tells whether it shows a value."""
+    """What is wrong with a value.
+
+    C(label) is its path within the variable, C(fix) is None for the usual one, C(shows) tells
+    whether it shows a value.
+    """
 
     id: str
     label: str
@@ -78,7 +82,9 @@ _AT = re.compile(r"@(?!sha[0-9]+:)")
 
 
 def mask(text: str) -> str:
-    """Return a text without possible secrets: keys, credentials, the part of a URL after ? or #, values with the name of a secret."""
+    """Return a text without possible secrets: keys, credentials, the part of a URL after ? or #,
+    values with the name of a secret.
+    """
     text = _BASE64.sub("***", _BLOCK.sub(r"-----BEGIN \1----- ***", text))
     # Up to the last @, because a password may contain unescaped blanks, / and @.
     ats = [found.start() for found in _AT.finditer(text)]
@@ -98,7 +104,10 @@ def mask(text: str) -> str:
 
 
 def _mask_part(found: re.Match[str]) -> str:
-    """Return one name=value of a URL without the value. A value without a name is masked as a whole."""
+    """Return one name=value of a URL without the value.
+
+    A value without a name is masked as a whole.
+    """
     mark, part = found.groups()
     name, equals, value = part.partition("=")
     return mark + (
@@ -115,7 +124,10 @@ def _mask_all(value: Any) -> Any:
 
 
 def _mask_value(key: Any, value: Any) -> Any:
-    """Return a value of a dictionary without secrets. One with the name of a secret is masked as a whole."""
+    """Return a value of a dictionary without secrets.
+
+    One with the name of a secret is masked as a whole.
+    """
     is_secret = isinstance(key, str) and _IS_SECRET.fullmatch(key) is not None
     if is_secret and value and not isinstance(value, (dict, list, tuple)):
         return "***"
@@ -241,7 +253,10 @@ def as_number(value: Any, kind: str = "int") -> float | None:
 
 
 def _scalar(spec: Spec, kind: str, value: Any) -> tuple[Any, Any, str | None]:
-    """Return (value, found, fix). found is None for a valid value. Without fix, the usual one applies."""
+    """Return (value, found, fix). found is None for a valid value.
+
+    Without fix, the usual one applies.
+    """
     if kind in ("int", "float"):
         number = as_number(value, kind)
         return (number, None, None) if number is not None else (value, value, None)
@@ -274,7 +289,8 @@ def _scalar(spec: Spec, kind: str, value: Any) -> tuple[Any, Any, str | None]:
 def check_type(spec: Spec, value: Any, label: str = "") -> tuple[Any, list[Problem]]:
     """Return (value, problems) of a value against an option of argument_specs.
 
-    Numbers in the value, also those written as text, have the type of the option. C(label) is the path of the value within the variable.
+    Numbers in the value, also those written as text, have the type of the option. C(label) is the
+    path of the value within the variable.
     """
     problems: list[Problem] = []
     return _check(spec, value, label, problems), problems
@@ -320,7 +336,9 @@ UNKNOWN_KEY = "an unknown key "
 
 
 def _meant_key(key: str, value: Any, options: Mapping[str, Spec]) -> str:
-    """Return the key of C(options) that C(key) misspells, '' if there is none: near enough for its length, and with a value of its type."""
+    """Return the key of C(options) that C(key) misspells, '' if there is none: near enough for its
+    length, and with a value of its type.
+    """
     plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).replace("-", "_").lower()
     close = nearest(plain, options, 0 if len(plain) < 4 else 1 if len(plain) < 6 else 2)
     # home is no name, and uid no gid.
@@ -358,7 +376,9 @@ def _check_keys(
 
 
 def distance(one: str, other: str, most: int = 2) -> int:
-    """Return the number of letters to add, drop, change or swap with their neighbour to convert one into the other; most + 1 if it is more."""
+    """Return the number of letters to add, drop, change or swap with their neighbour to convert one
+    into the other; most + 1 if it is more.
+    """
     if abs(len(one) - len(other)) > most:
         return most + 1
     before: list[int] = []
@@ -415,7 +435,9 @@ def matches(value: Any, regex: str) -> bool:
 
 
 def is_environment(value: Any, kind: object = True) -> bool:
-    """Environment variables: valid shell names, no lists or dictionaries, one line each. kind unset: also null, which removes a variable, and line breaks."""
+    """Environment variables: valid shell names, no lists or dictionaries, one line each. kind
+    unset: also null, which removes a variable, and line breaks.
+    """
     return environment_faults(value, kind) == []
 
 
@@ -438,7 +460,8 @@ def environment_faults(value: Any, kind: object = True) -> list[str]:
     return faults
 
 
-# Functions of make on texts and names of files. The others run commands, write files or evaluate what they made.
+# Functions of make on texts and names of files. The others run commands, write files or evaluate
+# what they made.
 _OF_TEXTS = frozenset(
     (
         "abspath addprefix addsuffix and basename dir filter filter-out findstring firstword if join lastword notdir or patsubst realpath sort strip subst "
@@ -448,7 +471,9 @@ _OF_TEXTS = frozenset(
 
 
 def make_faults(value: Any) -> list[str]:
-    """Return the names of variables of make, C(value), whose value could run a command: by a function of make, or in the shell of a rule that uses it."""
+    """Return the names of variables of make, C(value), whose value could run a command: by a
+    function of make, or in the shell of a rule that uses it.
+    """
     faults = []
     for name, inner in value.items() if isinstance(value, dict) else ():
         text = str(inner)
@@ -502,9 +527,11 @@ def is_path(value: Any) -> bool:
 
 
 def is_plain_path(value: Any, root: bool = False) -> bool:
-    """An absolute path of letters, digits and a few marks, which needs no quotes in shells, units and configuration files. root: also / itself.
+    """An absolute path of letters, digits and a few marks, which needs no quotes in shells, units
+    and configuration files. root: also / itself.
 
-    Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at the end is nothing to them.
+    Each folder once: roles cut paths at their slashes and compare them as texts. Only a slash at
+    the end is nothing to them.
     """
     is_valid = is_absolute(value) if root else is_path(value)
     return (
@@ -572,7 +599,9 @@ def _parts_of(value: Any) -> list[str]:
 
 
 def is_folder(value: Any, use: str) -> bool:
-    """Return whether a role may use a folder in this way: share, export, mount, tree, data, prefix, program, reports, target, source, lent."""
+    """Return whether a role may use a folder in this way: share, export, mount, tree, data, prefix,
+    program, reports, target, source, lent.
+    """
     if not is_path(value):
         return False
     if use in _USES:
@@ -596,7 +625,9 @@ def is_folder(value: Any, use: str) -> bool:
 
 
 def _is_target(parts: list[str]) -> bool:
-    """Whether something can be mounted there in a container: single libraries may be replaced, but not kernel interfaces and whole system folders."""
+    """Whether something can be mounted there in a container: single libraries may be replaced, but
+    not kernel interfaces and whole system folders.
+    """
     top = parts[0].lower()
     if parts == ["dev", "shm"]:
         return True
@@ -686,7 +717,9 @@ def _is_source_of_var(inner: list[str]) -> bool:
 
 
 def _is_lent(parts: list[str]) -> bool:
-    """Paths that may be mounted into a container at all: a request to a service of the host needs no write permission."""
+    """Paths that may be mounted into a container at all: a request to a service of the host needs
+    no write permission.
+    """
     return parts[0] != "run" or (
         len(parts) > 1
         and parts[1] not in _CONTROL
@@ -702,7 +735,10 @@ def _is_program(parts: list[str]) -> bool:
 
 
 def _is_for_reports(parts: list[str]) -> bool:
-    """Folders that the controller may write to. The default is beside the inventory, which may be in /etc/ansible or in a home."""
+    """Folders that the controller may write to.
+
+    The default is beside the inventory, which may be in /etc/ansible or in a home.
+    """
     top, inner = parts[0], parts[1:]
     if top in (
         "bin",
@@ -764,7 +800,9 @@ def is_ip(value: Any, version: int | None = None) -> bool:
 
 
 def is_address(value: Any, kind: object = True) -> bool:
-    """kind true: an IPv4 address that another host can reach; any: an address of a service in either family."""
+    """kind true: an IPv4 address that another host can reach; any: an address of a service in
+    either family.
+    """
     if not is_ip(value, 4 if kind is True else None):
         return False
     address = ipaddress.ip_address(value)
@@ -800,7 +838,9 @@ def are_networks(value: Any) -> bool:
 
 
 def is_inside(address: str, network: str) -> bool:
-    """Return whether an address is a host address in this network, and not its network or broadcast address."""
+    """Return whether an address is a host address in this network, and not its network or broadcast
+    address.
+    """
     host, around = ipaddress.IPv4Address(address), ipaddress.IPv4Network(network)
     if host not in around:
         return False
@@ -846,7 +886,9 @@ def is_client(value: Any) -> bool:
 
 
 def is_no_proxy(value: object) -> bool:
-    """An entry of no_proxy: a host, an address, a network, .domain or *, each with or without a port."""
+    """An entry of no_proxy: a host, an address, a network, .domain or *, each with or without a
+    port.
+    """
     if not isinstance(value, str) or value == "*":
         return value == "*"
     if "/" in value:
@@ -904,7 +946,9 @@ def split_url(value: object) -> Url | None:
 
 
 def is_url(value: Any, kind: object = True) -> bool:
-    """kind is a dictionary: schemes, ends (of the path), credentials (whether they are allowed); true for the defaults."""
+    """kind is a dictionary: schemes, ends (of the path), credentials (whether they are allowed);
+    true for the defaults.
+    """
     allowed: dict[str, Any] = kind if isinstance(kind, dict) else {}
     url = split_url(value)
     if url is None or url.scheme not in allowed.get("schemes", ["https", "http", "file"]):
@@ -1033,8 +1077,8 @@ def option_faults(
 ) -> list[OptionFault]:
     """Return the options of a file that a program would reject or silently ignore.
 
-    C(known) is {name: a kind, or a list of words}, C(others) {name: the known one that took its place}. Other names are left to the program, unless they are
-    nearly known.
+    C(known) is {name: a kind, or a list of words}, C(others) {name: the known one that took its
+    place}. Other names are left to the program, unless they are nearly known.
     """
     faults = []
     for key, inner in value.items():
@@ -1061,7 +1105,9 @@ def _value_fault(value: Any, kind: str | list[str]) -> tuple[str, str] | None:
 def _unknown_name_fault(
     name: str, known: Mapping[str, Any], others: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Return what is expected, and what to do, if the name of an option is nearly known, or is none."""
+    """Return what is expected, and what to do, if the name of an option is nearly known, or is
+    none.
+    """
     plain = re.sub(r"(?<=[a-z0-9])([A-Z])", r"-\1", name).replace("_", "-").lower()
     near = others.get(plain) or ""
     if not near:
@@ -1133,7 +1179,9 @@ def is_registry_of(value: str, image: str) -> bool:
 
 
 def is_version(value: Any) -> bool:
-    """A version in the notation of tools and package managers, without an epoch: 12.6, 2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+."""
+    """A version in the notation of tools and package managers, without an epoch: 12.6,
+    2.6.0a0+ecf3, 2.21.5-1+cuda12.4, 4.1.7+.
+    """
     return matches(
         value,
         r"[0-9]+([.][0-9]+)*([-+~][A-Za-z0-9][A-Za-z0-9.+~-]*|[.]?[A-Za-z][A-Za-z0-9.+~-]*|[+])?",
@@ -1141,7 +1189,10 @@ def is_version(value: Any) -> bool:
 
 
 def is_checksum(value: object, kind: object = True) -> bool:
-    """kind true: sha256:DIGITS; bare: the digits; list: several, separated by blanks. Roles compare them in lower case."""
+    """kind true: sha256:DIGITS; bare: the digits; list: several, separated by blanks.
+
+    Roles compare them in lower case.
+    """
     digits = "[0-9A-Fa-f]{64}"
     if kind == "bare":
         return matches(value, digits)
@@ -1190,7 +1241,9 @@ _MARKER_WORD = re.compile(
 
 
 def is_marker(text: str) -> bool:
-    """Return whether a text is a condition of a requirement: python_version < "3.7" and (os_name == "posix" or extra == "x")."""
+    """Return whether a text is a condition of a requirement: python_version < "3.7" and (os_name ==
+    "posix" or extra == "x").
+    """
     if len(text) > 1000:
         return False
     words, place, depth = "", 0, 0
@@ -1215,7 +1268,9 @@ def is_marker(text: str) -> bool:
 
 
 def is_package(value: Any, kind: object = True) -> bool:
-    """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip; requirement: that with conditions."""
+    """kind true: NAME, NAME:ARCHITECTURE, NAME=VERSION of Debian; pinned: NAME==VERSION of pip;
+    requirement: that with conditions.
+    """
     if kind is True:
         return matches(
             value,
@@ -1251,7 +1306,9 @@ def is_capability(value: Any, kind: object = True) -> bool:
 
 
 def is_key(value: Any, kind: str) -> bool:
-    """Only ASCII-armored blocks of this kind, or the absolute path of a file on the controller that has them."""
+    """Only ASCII-armored blocks of this kind, or the absolute path of a file on the controller that
+    has them.
+    """
     if not isinstance(value, str):
         return False
     if "-----BEGIN" in value:
@@ -1266,7 +1323,9 @@ def is_key(value: Any, kind: str) -> bool:
 
 
 def _text_of(path: str) -> str | None:
-    """Return the beginning of a file on the controller, '' if it is not text, None if it cannot be read."""
+    """Return the beginning of a file on the controller, '' if it is not text, None if it cannot be
+    read.
+    """
     try:
         with open(path, encoding="utf-8") as stream:
             return stream.read(16 << 20)
@@ -1286,7 +1345,8 @@ def _is_block(block: str, kind: str) -> bool:
     if not body.startswith(kind + "-----") or not end or "-----END " in after:
         return False
     lines = [line.strip() for line in body[len(kind) + 5 :].strip().splitlines()]
-    # Headers such as Comment end with an empty line, which is a dot in apt's files. The last line of a PGP block, after an equals sign, is a checksum.
+    # Headers such as Comment end with an empty line, which is a dot in apt's files. The last line
+    # of a PGP block, after an equals sign, is a checksum.
     empty = next((number for number, line in enumerate(lines) if line in ("", ".")), 0)
     if all(": " in line for line in lines[:empty]):
         lines = lines[empty:]

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host has for jobs in rootless containers: text of /proc, of podman's files and of docker in, data out."""
+"""What a host has for jobs in rootless containers: text of /proc, of podman's files and of docker
+in, data out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ __all__ = [
     "store_is_open",
 ]
 
-# File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of it.
+# File systems that the kernel or systemd mounts below /proc. Everything else there hides a part of
+# it.
 _OF_PROC = ("autofs", "binfmt_misc", "nfsd", "rpc_pipefs", "proc")
 
 #: VERSION of roles/job_container/files/clean_store.py.
@@ -51,7 +54,10 @@ def file_system_of(path: str, mountinfo: str) -> str:
 
 
 def has_project_quota(path: str, mountinfo: str) -> bool:
-    """Return whether the file system of a path is mounted with project quotas. XFS also calls them pquota."""
+    """Return whether the file system of a path is mounted with project quotas.
+
+    XFS also calls them pquota.
+    """
     mount = mount_of(path, parse_mountinfo(mountinfo))
     return bool({"prjquota", "pquota"} & set(mount["system_options"]))
 
@@ -68,7 +74,10 @@ def has_capability(status: str, number: int) -> bool:
 
 
 def mount_options(path: str, mountinfo: str) -> list[str]:
-    """Return the options of the last mount at a path, which hides the earlier ones. Without a mount there are none."""
+    """Return the options of the last mount at a path, which hides the earlier ones.
+
+    Without a mount there are none.
+    """
     found: list[str] = []
     for mount in parse_mountinfo(mountinfo):
         if mount["path"] == path:
@@ -77,12 +86,18 @@ def mount_options(path: str, mountinfo: str) -> list[str]:
 
 
 def store_is_open(mark: str, modes: Iterable[int]) -> bool:
-    """Return whether program clean-store has cleaned all layers of a store and opened them. C(mark) is its mark, C(modes) are the modes of their folders."""
+    """Return whether program clean-store has cleaned all layers of a store and opened them.
+
+    C(mark) is its mark, C(modes) are the modes of their folders.
+    """
     return mark == CLEAN_MARK and all(mode & 0o001 for mode in modes)
 
 
 def masked_paths(mountinfo: str) -> list[str]:
-    """Return the mounts that hide or protect parts of /proc. With one of them the kernel mounts no proc in a user's own namespaces."""
+    """Return the mounts that hide or protect parts of /proc.
+
+    With one of them the kernel mounts no proc in a user's own namespaces.
+    """
     found = set()
     for mount in parse_mountinfo(mountinfo):
         is_protected = mount["type"] == "proc" and "ro" in mount["own_options"]
@@ -93,7 +108,10 @@ def masked_paths(mountinfo: str) -> list[str]:
 
 
 def parse_store(text: str) -> list[Image]:
-    """Return the images of a store, C(id) and C(names) of each, from its images.json. A missing store has none."""
+    """Return the images of a store, C(id) and C(names) of each, from its images.json.
+
+    A missing store has none.
+    """
     if not text.strip():
         return []
     try:

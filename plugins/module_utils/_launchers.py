@@ -3,10 +3,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The launchers that start the ranks of a job: who starts them, and their command lines. Pure functions.
+"""The launchers that start the ranks of a job: who starts them, and their command lines.
 
-Role train's runner, trainyard-launch and module nccl_all_reduce use the same table. It also runs in training containers, so this is Python 3.6 with
-only the standard library.
+Pure functions.
+
+Role train's runner, trainyard-launch and module nccl_all_reduce use the same table. It also runs in
+training containers, so this is Python 3.6 with only the standard library.
 
 A job is a dictionary. trainyard-run writes one for trainyard-launch, which has more keys.
 
@@ -70,7 +72,9 @@ def connect_seconds(job: Job) -> int:
 
 
 def host_text(entries: List[Dict[str, Any]]) -> str:
-    """Return the text of a host file for horovodrun and mpirun. horovodrun's parser supports neither comments nor empty lines."""
+    """Return the text of a host file for horovodrun and mpirun. horovodrun's parser supports
+    neither comments nor empty lines.
+    """
     return "".join("%s slots=%d\n" % (entry["address"], entry["slots"]) for entry in entries)
 
 
@@ -94,18 +98,24 @@ def assignments(environment: Mapping[str, str]) -> List[str]:
 
 
 def torch_launcher(version: Optional[str]) -> Tuple[List[str], bool]:
-    """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10, its module since 1.9."""
+    """Return (launcher command, whether it has --rdzv_conf). torchrun exists since PyTorch 1.10,
+    its module since 1.9.
+    """
     found = release(version)
     if found is None or found >= (1, 10):
         return ["torchrun"], True
     if found >= (1, 9):
         return ["python3", "-m", "torch.distributed.run"], True
-    # With --use_env the ranks get LOCAL_RANK in their environment, and their command gets no additional argument.
+    # With --use_env the ranks get LOCAL_RANK in their environment, and their command gets no
+    # additional argument.
     return ["python3", "-m", "torch.distributed.launch", "--use_env"], False
 
 
 def torchrun_options(arguments: List[str]) -> List[Tuple[str, str]]:
-    """Return the options of torchrun among the arguments, (name, value) of each. Those of the script, which come after its name, are not among them."""
+    """Return the options of torchrun among the arguments, (name, value) of each.
+
+    Those of the script, which come after its name, are not among them.
+    """
     found, words = [], list(arguments)
     while words and words[0].startswith("-"):
         name, equal, value = words.pop(0).lstrip("-").partition("=")
@@ -119,7 +129,9 @@ def torchrun_options(arguments: List[str]) -> List[Tuple[str, str]]:
 
 
 def has_own_rendezvous(arguments: List[str]) -> bool:
-    """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which static rendezvous does not have."""
+    """Return whether the user has chosen a rendezvous, or a number of hosts that changes, which
+    static rendezvous does not have.
+    """
     options = torchrun_options(arguments)
     return any(
         name.startswith("rdzv") or name == "nnodes" and ":" in value for name, value in options
@@ -127,7 +139,8 @@ def has_own_rendezvous(arguments: List[str]) -> bool:
 
 
 def torchrun(job: Job, arguments: List[str]) -> List[str]:
-    """Return the command. torchrun takes the last of several equal options, so those of the user win.
+    """Return the command. torchrun takes the last of several equal options, so those of the user
+    win.
 
     The hosts of a job are known, so the rendezvous is static: the one of c10d keeps pickled objects
     in a store, which everybody who reaches its port can replace. All versions accept underscores in
@@ -162,13 +175,18 @@ def torchrun(job: Job, arguments: List[str]) -> List[str]:
 
 
 def interface_option(version: Optional[str]) -> str:
-    """Return horovodrun's option for one interface. The plural exists since 0.25.0. All versions since 0.19.0 accept the singular."""
+    """Return horovodrun's option for one interface.
+
+    The plural exists since 0.25.0. All versions since 0.19.0 accept the singular.
+    """
     is_new = (release(version) or (0, 0)) >= (0, 25)
     return "--network-interfaces" if is_new else "--network-interface"
 
 
 def horovodrun(job: Job, arguments: List[str]) -> List[str]:
-    """Return the command. horovodrun overrides NCCL_SOCKET_IFNAME and other variables of its environment, so the ranks get them once more behind it."""
+    """Return the command. horovodrun overrides NCCL_SOCKET_IFNAME and other variables of its
+    environment, so the ranks get them once more behind it.
+    """
     command = ["horovodrun", "-np", str(slots(job))]
     if job.get("host_file"):
         command += ["-hostfile", job["host_file"], "-p", str(job["ports"]["ssh"])]
@@ -216,15 +234,20 @@ def mpirun(job: Job, arguments: List[str]) -> List[str]:
 
 
 def _as_root(job: Job) -> List[str]:
-    """Return the options for containers of the cluster, whose ranks communicate through NCCL or Horovod."""
+    """Return the options for containers of the cluster, whose ranks communicate through NCCL or
+    Horovod.
+    """
     counts = {entry["slots"] for entry in job["entries"]}
-    # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so the number of processes per node is explicit.
+    # Open MPI 5 counts no slots for a host named by one of its addresses (openpmix/prrte#2258), so
+    # the number of processes per node is explicit.
     each = "ppr:%d:node" % counts.pop() if len(counts) == 1 else "slot"
     options = ["--bind-to", "none", "--map-by", each + ":OVERSUBSCRIBE"]
     options += ["--mca", "plm_rsh_args", "-p %d" % job["ports"]["ssh"]]
-    # MPI is only needed for the startup of the ranks. TCP is more robust for that than the fabric adapters.
+    # MPI is only needed for the startup of the ranks. TCP is more robust for that than the fabric
+    # adapters.
     options += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
-    # Containers may not read each other's memory. Open MPI 4 writes a line for each message before it takes another way.
+    # Containers may not read each other's memory. Open MPI 4 writes a line for each message before
+    # it takes another way.
     options += ["--mca", "btl_vader_single_copy_mechanism", "none"]
     network = job.get("mpi_network")
     if network:
@@ -240,7 +263,9 @@ def mpirun_environment(_job: Job) -> Dict[str, str]:
 
 
 def open_mpi(ssh: str, network: str = "", fabric: str = "") -> Dict[str, str]:
-    """Return options of Open MPI as variables, so that arguments of the user win over them. C(ssh) is the program that connects to the other hosts.
+    """Return options of Open MPI as variables, so that arguments of the user win over them.
+
+    C(ssh) is the program that connects to the other hosts.
 
     Open MPI 4 and earlier have OMPI_MCA, and 5 has PRTE_MCA for its daemons.
     """
@@ -268,7 +293,9 @@ def open_mpi_version(text: str) -> Optional[str]:
 
 
 def mindspore(job: Job, arguments: List[str]) -> List[str]:
-    """Return the command that starts the ranks of one host. trainyard-launch sees in the container whether there is msrun."""
+    """Return the command that starts the ranks of one host. trainyard-launch sees in the container
+    whether there is msrun.
+    """
     return ["python3", job["program"], "mindspore", "--"] + arguments
 
 
@@ -279,7 +306,8 @@ def mindspore_environment(job: Job) -> Dict[str, str]:
 
 def msrun(job: Job, folder: str, program: List[str]) -> List[str]:
     """Return the command. C(program) starts a rank, and on the first host also the scheduler."""
-    # Without join it does not look at the workers. Its other defaults are one port for all jobs, and eight workers.
+    # Without join it does not look at the workers. Its other defaults are one port for all jobs,
+    # and eight workers.
     return [
         "msrun",
         "--worker_num=%d" % slots(job),
@@ -299,10 +327,12 @@ def no_variables(_job: Job) -> Dict[str, str]:
 
 
 class Launcher(NamedTuple):
-    """command(job, arguments) returns the command line, environment(job) the variables of the launcher itself. starts says who starts it.
+    """command(job, arguments) returns the command line, environment(job) the variables of the
+    launcher itself. starts says who starts it.
 
-    package is the Python package whose version decides about its options. before are words before a command that is not a Python script. rank says whether
-    the launcher itself starts the command of a rank, so that the caller puts rank.py before it.
+    package is the Python package whose version decides about its options. before are words before a
+    command that is not a Python script. rank says whether the launcher itself starts the command of
+    a rank, so that the caller puts rank.py before it.
     """
 
     command: Callable[[Job, List[str]], List[str]]

@@ -2,9 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Causes of a failure from the log of a job: text in, what was wrong and what to do out. The messages are those of P(_error_signatures) and P(_host_health).
+"""Causes of a failure from the log of a job: text in, what was wrong and what to do out.
 
-Programs on hosts import this module from one folder with others, and modules import it from the collection.
+The messages are those of P(_error_signatures) and P(_host_health).
+
+Programs on hosts import this module from one folder with others, and modules import it from the
+collection.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ _BEFORE = 300
 UNKNOWN_LINES, LAST_LINES = 3, 5
 _SOURCE_OF_GPUS = "https://docs.nvidia.com/deploy/xid-errors/"
 
-# What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3 gpu-b] , (Worker pid=3), worker-1: and times.
+# What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3
+# gpu-b] , (Worker pid=3), worker-1: and times.
 _PREFIX = re.compile(
     r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<elastic>default\d+)\]:|\[rank: (?P<lightning>\d+)\] "
     r"|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) |(?P<pdsh>worker-\d+): "
@@ -122,7 +126,8 @@ _BETWEEN = 40
 _ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
 
 
-#: A known message: C(id), C(rank) (precedence), C(cause), C(fix) for the person, C(fix_operator), C(source), C(line), and C(line_number) from 1.
+#: A known message: C(id), C(rank) (precedence), C(cause), C(fix) for the person, C(fix_operator),
+#: C(source), C(line), and C(line_number) from 1.
 Error = Dict[str, Any]
 
 
@@ -143,7 +148,8 @@ class Answer(TypedDict):
 class Log(NamedTuple):
     """A log, of which the middle may be left out.
 
-    C(text) is what is searched. C(begin) is the position in it behind the gap, and C(missing) the number of lines that are left out there.
+    C(text) is what is searched. C(begin) is the position in it behind the gap, and C(missing) the
+    number of lines that are left out there.
     """
 
     text: str
@@ -176,13 +182,20 @@ def log_of(text: str) -> Log:
 
 
 def _joined(first: str, last: str, middle: int) -> Log:
-    """Return the two ends as a log. C(middle) is the number of line ends between them. What is left of the two lines at the gap is no line of its own."""
+    """Return the two ends as a log.
+
+    C(middle) is the number of line ends between them. What is left of the two lines at the gap is
+    no line of its own.
+    """
     first = _plain_text(first) + "\n"
     return Log(first + _plain_text(last), len(first), middle - 1)
 
 
 def read_log(stream: BinaryIO) -> Log:
-    """Return the log that a stream has: all of it, or the first and the last 16 MiB. No more than that is kept in memory."""
+    """Return the log that a stream has: all of it, or the first and the last 16 MiB.
+
+    No more than that is kept in memory.
+    """
     first = stream.read(PART_BYTES)
     tail, size, middle = [], 0, 0
     while True:
@@ -203,7 +216,10 @@ def read_log(stream: BinaryIO) -> Log:
 
 
 def _plain_text(text: str) -> str:
-    """Return a text without colours, and of lines that are too long the two ends. Lines keep their numbers."""
+    """Return a text without colours, and of lines that are too long the two ends.
+
+    Lines keep their numbers.
+    """
     if "\x1b[" in text:
         text = _COLOURS.sub("", text)
     if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
@@ -235,7 +251,11 @@ def needle(pattern: str) -> str:
 
 
 class _Wording(NamedTuple):
-    """A pattern of an entry. C(needle) is the text with which it begins, C(word) its longest word without digits, which is enough to rule it out."""
+    """A pattern of an entry.
+
+    C(needle) is the text with which it begins, C(word) its longest word without digits, which is
+    enough to rule it out.
+    """
 
     signature: Signature
     pattern: str
@@ -266,11 +286,13 @@ def _wordings() -> list[_Wording]:
 def _possible(text: str, signatures: list[Signature] | None) -> list[_Wording]:
     """Return the wordings whose plain text is in the text.
 
-    To look for each would take seconds in a large log. Its different words, without their digits, are much fewer than all.
+    To look for each would take seconds in a large log. Its different words, without their digits,
+    are much fewer than all.
     """
     words: set[bytes] = set()
     for at in range(0, len(text), _CHUNK):
-        # A word at the border of two chunks is in both halves of it, so the next chunk begins a little earlier.
+        # A word at the border of two chunks is in both halves of it, so the next chunk begins a
+        # little earlier.
         part = _without_binary(text[max(0, at - 200) : at + _CHUNK].encode("utf-8", "replace"))
         words.update(part.translate(_PRINTABLE, _DIGITS).split())
     spoken = b"\n".join(word for word in words if len(word) > 3 and not _ENCODED.fullmatch(word))
@@ -354,7 +376,10 @@ class _Lines:
 
 
 def _shown(line: str, at: int) -> str:
-    """Return what is shown of a line with a message at a position: at most 500 characters. A progress bar has drawn itself again after each CR."""
+    """Return what is shown of a line with a message at a position: at most 500 characters.
+
+    A progress bar has drawn itself again after each CR.
+    """
     begin = line.rfind("\r", 0, at) + 1
     if at - begin > _BEFORE:
         begin = at - _BEFORE // 2
@@ -362,7 +387,9 @@ def _shown(line: str, at: int) -> str:
 
 
 class _Told:
-    """Which objects (paths, ports, GPUs) of each id are told: the first, and further ones that differ."""
+    """Which objects (paths, ports, GPUs) of each id are told: the first, and further ones that
+    differ.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, list[tuple[str, ...]]] = {}
@@ -378,9 +405,11 @@ class _Told:
 
 
 def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> list[Error]:
-    """Return the known messages in a log: the causes, then messages that only say that something failed, then consequences. Each in the order of the log.
+    """Return the known messages in a log: the causes, then messages that only say that something
+    failed, then consequences. Each in the order of the log.
 
-    C(signatures) are the entries that count, all of the table by default. Of each C(id), the first line is told, and lines with another object.
+    C(signatures) are the entries that count, all of the table by default. Of each C(id), the first
+    line is told, and lines with another object.
     """
     log = log_of(log) if isinstance(log, str) else log
     gpus = {at: _of_gpu(error, _line_at(log.text, at)) for at, error in told_lines(log.text)}
@@ -421,7 +450,8 @@ def _in_order(errors: list[Error]) -> list[Error]:
 def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[Error]:
     """Return the causes in a log, the first one first.
 
-    If it has none, the messages that say that something failed are returned, and if it has none of these, the consequences.
+    If it has none, the messages that say that something failed are returned, and if it has none of
+    these, the consequences.
     """
     errors = find_errors(log, signatures)
     for highest in (CAUSE, GENERAL):
@@ -432,7 +462,9 @@ def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[Er
 
 
 def answer(log: Log) -> Answer:
-    """Return what readers show of a log: C(causes), and C(lines) that look like a cause if none of the messages is one. Of an unknown log, the last lines."""
+    """Return what readers show of a log: C(causes), and C(lines) that look like a cause if none of
+    the messages is one. Of an unknown log, the last lines.
+    """
     keys = ("id", "cause", "fix", "fix_operator", "line", "line_number")
     told = causes(log)
     lines = more_lines(log, told)
@@ -444,7 +476,8 @@ def answer(log: Log) -> Answer:
 
 
 def more_lines(log: Log, told: list[Error]) -> list[Line]:
-    """Return the lines that look like a cause, without those of C(told), what P(causes) has returned. None if one of these is a cause.
+    """Return the lines that look like a cause, without those of C(told), what P(causes) has
+    returned. None if one of these is a cause.
 
     What a launcher prints of each failure says that something failed, and not why.
     """
@@ -456,9 +489,12 @@ def more_lines(log: Log, told: list[Error]) -> list[Line]:
 
 
 def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[Line]:
-    """Return the first lines that look like a cause: C(line) and C(line_number). Those of the rank that has the first one, then those of the others.
+    """Return the first lines that look like a cause: C(line) and C(line_number).
 
-    What launchers print after each failure, and the frames of tracebacks, are none. Warnings come last.
+    Those of the rank that has the first one, then those of the others.
+
+    What launchers print after each failure, and the frames of tracebacks, are none. Warnings come
+    last.
     """
     log = log_of(log) if isinstance(log, str) else log
     ranks: dict[str, list[tuple[str, int, str]]] = {}
@@ -479,7 +515,10 @@ def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[Line]:
 
 
 def cause_of(name: str, line: str, **words: str) -> Error:
-    """Return what is told of an entry of the table that no line of a log shows. C(words) replace its words."""
+    """Return what is told of an entry of the table that no line of a log shows.
+
+    C(words) replace its words.
+    """
     entry = next(signature for signature in SIGNATURES if signature.id == name)
     found = {"id": name, "cause": entry.cause, "fix": entry.person, "fix_operator": entry.operator}
     return dict(found, line=line, line_number=None, **words)
@@ -513,7 +552,10 @@ def _suspicious(text: str) -> list[tuple[int, str]]:
 
 
 def _with_words(text: str) -> list[int]:
-    """Return the positions of the lines with a word that may be of a cause. After a CR, a progress bar begins its line again."""
+    """Return the positions of the lines with a word that may be of a cause.
+
+    After a CR, a progress bar begins its line again.
+    """
     lower = text.lower()
     # Of a few characters, the lower case is longer.
     lower = lower if len(lower) == len(text) else text
@@ -537,7 +579,10 @@ def _prefix(line: str) -> tuple[tuple[str | None, ...], int]:
 
 
 def _is_frame(text: str, begin: int, line: str) -> bool:
-    """Return whether a line is the source line of a traceback's frame. The lines of other ranks may be between the two."""
+    """Return whether a line is the source line of a traceback's frame.
+
+    The lines of other ranks may be between the two.
+    """
     tags, prefix_end = _prefix(line)
     end = begin
     for _line in range(_BETWEEN):

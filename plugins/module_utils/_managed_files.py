@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Manages files, directories and links of a host, for module managed_files and for the files of a unit."""
+"""Manages files, directories and links of a host, for module managed_files and for the files of a
+unit.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def shown(content: bytes | None) -> str:
 
 
 class ManagedFiles:
-    """Brings files, directories and links of the host to the requested state, all or none of the files with new content."""
+    """Brings files, directories and links of the host to the requested state, all or none of the
+    files with new content.
+    """
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -124,7 +128,9 @@ class ManagedFiles:
         )
 
     def stage(self, entry: Entry, content: bytes) -> str | None:
-        """Write new content into a private folder and validate it there, so that nothing is changed if it is rejected."""
+        """Write new content into a private folder and validate it there, so that nothing is changed
+        if it is rejected.
+        """
         if self.module.check_mode:
             return None
         handle, path = tempfile.mkstemp(dir=self.staging)

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What modules and programs on hosts tell people: texts that can be printed, lines of a log, and why something is not done."""
+"""What modules and programs on hosts tell people: texts that can be printed, lines of a log, and
+why something is not done.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class Refused(Exception):
 
 
 def printable(text: str, instead: str = "?") -> str:
-    """Return a text of people or hosts for a terminal, a table or a mail: with C(instead) for each character that cannot be printed, such as a line break."""
+    """Return a text of people or hosts for a terminal, a table or a mail: with C(instead) for each
+    character that cannot be printed, such as a line break.
+    """
     strange = {letter for letter in text if not letter.isprintable()}
     return text.translate({ord(letter): instead for letter in strange})
 

@@ -4,8 +4,9 @@
 
 """Metrics of a host: data of the parsers in, text for the textfile collector of node_exporter out.
 
-A value that nobody gives has no sample: a missing curve is honest, a 0 is not. One family belongs to one file. No label is called C(job) or C(instance):
-Prometheus has these. Programs on hosts import this module from one folder with others.
+A value that nobody gives has no sample: a missing curve is honest, a 0 is not. One family belongs
+to one file. No label is called C(job) or C(instance): Prometheus has these. Programs on hosts
+import this module from one folder with others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ MIB = 1 << 20
 MHZ = 1000000
 #: Share of the time from which on a sample counts as use.
 BUSY = 0.05
-#: Reasons for a low clock that are a fault, of heat or of power. Others are idle clocks, and limits that somebody has set.
+#: Reasons for a low clock that are a fault, of heat or of power. Others are idle clocks, and limits
+#: that somebody has set.
 THROTTLED = (
     "hw_slowdown",
     "hw_thermal_slowdown",
@@ -88,7 +90,10 @@ class Family(NamedTuple):
 
 
 def _escaped(value: object) -> str:
-    """Return the text of a label. Root of another host may have chosen it: it is one line of letters that can be printed."""
+    """Return the text of a label.
+
+    Root of another host may have chosen it: it is one line of letters that can be printed.
+    """
     text = re.sub(r"\s+", " ", str(value))[:MOST_LETTERS]
     return printable(text).replace("\\", "\\\\").replace('"', '\\"')
 
@@ -117,7 +122,8 @@ def render(families: Iterable[Family]) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file at once, also by the same text: the time of the file says that its writer lives.
+    """Replace a file at once, also by the same text: the time of the file says that its writer
+    lives.
 
     Its group is that of the folder, which has the set-group-ID bit. Others cannot read it.
     """
@@ -218,7 +224,10 @@ def _gauge(name: str, text: str, samples: Sequence[Sample]) -> Family:
 
 
 def _inventory(count: int, version: str | None, described: Iterable[Labels]) -> list[Family]:
-    """Return what a host has. C(described) are the labels of the series with the model, of each GPU or NPU."""
+    """Return what a host has.
+
+    C(described) are the labels of the series with the model, of each GPU or NPU.
+    """
     return [
         Family("trainyard_gpus", "gauge", "GPUs or NPUs that the driver counts.", [({}, count)]),
         _gauge(
@@ -329,7 +338,8 @@ def _chip_memory(chip: Device, kind: str) -> float | None:
 
 
 def npu_families(table: Any, jobs: Jobs | None = None) -> list[Family]:
-    """Return the families of Ascend NPUs, under the names of GPUs: a chip is what Slurm calls a GPU.
+    """Return the families of Ascend NPUs, under the names of GPUs: a chip is what Slurm calls a
+    GPU.
 
     :param table: what P(_npu_smi.parse_info) returns.
     :param jobs: the job of each chip by device number, None without Slurm.
@@ -354,7 +364,8 @@ def npu_families(table: Any, jobs: Jobs | None = None) -> list[Family]:
 
 
 def driver_families(cards: Sequence[Device], jobs: Jobs | None = None) -> list[Family]:
-    """Return what the driver itself tells of GPUs, for hosts whose values come from another exporter.
+    """Return what the driver itself tells of GPUs, for hosts whose values come from another
+    exporter.
 
     :param cards: C(driver) of P(_gpu_numbers.read_host), in the order of the PCI addresses.
     """
@@ -415,7 +426,10 @@ def add_sample(
 
 
 def known_sums(found: object) -> dict[str, Any]:
-    """Return the sums of a former process, which P(add_sample) has made. Nothing if they are damaged."""
+    """Return the sums of a former process, which P(add_sample) has made.
+
+    Nothing if they are damaged.
+    """
     keys = {"job", "gpu", "memory", "seconds", "use", "busy", "joules"}
     sums = found if isinstance(found, dict) else {}
     is_whole = all(isinstance(own, dict) and set(own) == keys for own in sums.values())
@@ -444,7 +458,8 @@ def sum_families(sums: dict[str, Any]) -> list[Family]:
 def count_errors(record: dict[str, Any], errors: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how often each error of P(_host_health.parse_gpu_errors) has come in this boot.
 
-    The kernel log forgets its oldest lines. A count that falls would look to Prometheus like a counter that began again.
+    The kernel log forgets its oldest lines. A count that falls would look to Prometheus like a
+    counter that began again.
 
     :param record: what this function has returned before, by a text of kind, device and code.
     """
@@ -463,7 +478,8 @@ def count_errors(record: dict[str, Any], errors: list[dict[str, Any]]) -> dict[s
 def xid_family(
     errors: list[dict[str, Any]], counted: dict[str, Any], cards: list[dict[str, Any]]
 ) -> Family:
-    """Return the errors in the kernel log, each with what it means: C(action) is that of the table of Xids.
+    """Return the errors in the kernel log, each with what it means: C(action) is that of the table
+    of Xids.
 
     :param errors: what P(_host_health.parse_gpu_errors) returns.
     :param counted: what P(count_errors) returns.
@@ -492,7 +508,9 @@ def xid_family(
 
 
 def _address(text: str) -> tuple[int, ...]:
-    """Return a PCI address as numbers: domains have four or eight digits, and some addresses lack the function."""
+    """Return a PCI address as numbers: domains have four or eight digits, and some addresses lack
+    the function.
+    """
     numbers = [int(part, 16) for part in re.findall("[0-9A-Fa-f]+", text)]
     return tuple(numbers[:3])
 
@@ -501,7 +519,10 @@ def _address(text: str) -> tuple[int, ...]:
 
 
 def share_families(shares: list[tuple[str, tuple[int, int] | None]]) -> list[Family]:
-    """Return the space of shared folders. Each has a path, and its size and free bytes, or None if it does not answer."""
+    """Return the space of shared folders.
+
+    Each has a path, and its size and free bytes, or None if it does not answer.
+    """
     answered = [(path, space) for path, space in shares if space is not None]
     return [
         Family(
@@ -536,7 +557,9 @@ def certificate_family(ends: dict[str, float]) -> Family:
 
 
 def cpu_family(text: str, ticks: int) -> Family:
-    """Return the seconds of all processors together, from the text of /proc/stat. node_exporter has some series for each of them."""
+    """Return the seconds of all processors together, from the text of /proc/stat. node_exporter has
+    some series for each of them.
+    """
     found = re.match(r"cpu +(\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", text)
     names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     values = [int(value) / ticks for value in found.groups()] if found else []
@@ -572,7 +595,10 @@ def job_load_families(loads: dict[int, dict[str, Any]]) -> list[Family]:
 
 
 def health_family(checks: list[tuple[str, str]]) -> Family:
-    """Return the checks of the health program. Each has an ID and what is wrong, which is empty if nothing is. An ID may come twice."""
+    """Return the checks of the health program.
+
+    Each has an ID and what is wrong, which is empty if nothing is. An ID may come twice.
+    """
     failed: dict[str, bool] = {}
     for check, text in checks:
         failed[check] = failed.get(check, False) or bool(text)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether Prometheus reads all hosts, and nobody else does: its answers in, findings out. Pure functions."""
+"""Whether Prometheus reads all hosts, and nobody else does: its answers in, findings out.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,17 @@ __all__ = [
     "wrong_jobs",
 ]
 
-#: Seconds after which a file is old, by the end of its path. slurmd runs the health program each five minutes, and verify writes when it runs.
+#: Seconds after which a file is old, by the end of its path. slurmd runs the health program each
+#: five minutes, and verify writes when it runs.
 OLD = {"/health.prom": 1800, "/verify.prom": float("inf")}
 _OLD = 300
 
 
-#: Seconds after its start in which the GPUs of a job get its number: until the next look at them, and the next one of Prometheus.
+#: Seconds after its start in which the GPUs of a job get its number: until the next look at them,
+#: and the next one of Prometheus.
 SETTLED = 120
-#: Query for the job of each GPU, with its device number. GPUs of a job that has just ended are not in it.
+#: Query for the job of each GPU, with its device number. GPUs of a job that has just ended are not
+#: in it.
 MARKED = (
     "trainyard_gpu_info * on (instance, uuid) group_left () (trainyard_gpu_job > 0 and trainyard_gpu_job == trainyard_gpu_job offset %ds)"
     % (SETTLED // 2)
@@ -50,7 +56,8 @@ def _vector(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def hosts_up(answer: dict[str, Any], hosts: list[str]) -> dict[str, list[str]]:
-    """Return C(missing), hosts that Prometheus does not read, and C(strange), what it reads beside them.
+    """Return C(missing), hosts that Prometheus does not read, and C(strange), what it reads beside
+    them.
 
     :param answer: Prometheus' answer to C(up{job="host"}).
     """
@@ -82,7 +89,9 @@ def stale_files(mtimes: dict[str, Any], errors: dict[str, Any], now: float) -> l
 
 
 def missing_gpus(answer: dict[str, Any]) -> list[str]:
-    """Return hosts whose GPUs are not measured, from the answer to the expected GPUs unless there are metrics of them."""
+    """Return hosts whose GPUs are not measured, from the answer to the expected GPUs unless there
+    are metrics of them.
+    """
     return sorted(row["metric"].get("instance", "") for row in _vector(answer))
 
 
@@ -123,7 +132,10 @@ def given_devices(
 
 
 def _devices(gpus: Iterable[Gpu]) -> str:
-    """Return GPUs for people, by host. UUIDs come after the numbers, with which they cannot be compared."""
+    """Return GPUs for people, by host.
+
+    UUIDs come after the numbers, with which they cannot be compared.
+    """
     hosts: dict[str, list[str]] = {}
     for host, _is_uuid, gpu in sorted((host, isinstance(gpu, str), gpu) for host, gpu in gpus):
         hosts.setdefault(host, []).append(str(gpu))
@@ -152,7 +164,8 @@ def wrong_jobs(
     given: dict[int, set[Gpu] | None],
     now: float,
 ) -> list[str]:
-    """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics have them.
+    """Return what is wrong with the jobs of GPUs, as Slurm has given them away and as the metrics
+    have them.
 
     :param marked: what P(marked_gpus) returns.
     :param jobs: what P(_slurm.parse_jobs) returns, with jobs that have just ended.

@@ -4,8 +4,10 @@
 
 """The only reader of /proc/PID/mountinfo: text in, mounts out.
 
-People choose names of mount points. The kernel writes blanks, tabs, line breaks and backslashes in them as octal codes. What else Python takes for the end of a
-line or of a word is part of the name. If Python has read such a name as a line break, the parts of its line are too short to be a mount, and are left out.
+People choose names of mount points. The kernel writes blanks, tabs, line breaks and backslashes in
+them as octal codes. What else Python takes for the end of a line or of a word is part of the name.
+If Python has read such a name as a line break, the parts of its line are too short to be a mount,
+and are left out.
 
 Programs for hosts get this file as text, beside them.
 """
@@ -18,7 +20,11 @@ from typing import TypedDict
 
 
 class Mount(TypedDict):
-    """A mount. C(options) are those of its mount point (C(own_options)) and of its file system (C(system_options)) together."""
+    """A mount.
+
+    C(options) are those of its mount point (C(own_options)) and of its file system
+    (C(system_options)) together.
+    """
 
     path: str
     source: str
@@ -52,7 +58,8 @@ def parse_mountinfo(text: str) -> list[Mount]:
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount:
-    """Return the mount of a path (without links): the longest matching one, and of these the last, which covers the earlier ones.
+    """Return the mount of a path (without links): the longest matching one, and of these the last,
+    which covers the earlier ones.
 
     Without any, its texts and lists are empty.
     """
@@ -72,5 +79,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount:
 
 
 def unescaped(text: str) -> str:
-    """Return a text without the octal codes of the kernel and of exportfs, such as \\040 for a blank."""
+    """Return a text without the octal codes of the kernel and of exportfs, such as \\040 for a
+    blank.
+    """
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), text)

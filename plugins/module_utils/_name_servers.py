@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Name servers at the beginning of /etc/resolv.conf, in marked lines, so that everything else in it stays."""
+"""Name servers at the beginning of /etc/resolv.conf, in marked lines, so that everything else in it
+stays.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,17 @@ END = "# End of trainyard.gpu's name servers."
 
 
 def asked_servers(text: str) -> list[str]:
-    """The name servers that programs use with this resolv.conf, in order: the first three, like the C library."""
+    """The name servers that programs use with this resolv.conf, in order: the first three, like the
+    C library.
+    """
     words = [line.split() for line in text.splitlines()]
     return [line[1] for line in words if len(line) > 1 and line[0] == "nameserver"][:3]
 
 
 def drop_in(servers: list[str]) -> str:
-    """For systemd-resolved: use these for every name, because otherwise its per-link servers have priority."""
+    """For systemd-resolved: use these for every name, because otherwise its per-link servers have
+    priority.
+    """
     return (
         "# Managed by trainyard.gpu, role package_sources.\n[Resolve]\nDNS=%s\nDomains=~.\n"
         % " ".join(servers)

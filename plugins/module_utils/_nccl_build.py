@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA's notation of an NCCL build's version: 2.8.4-1+cuda11.0. One parser for hosts and images; any revision is accepted."""
+"""NVIDIA's notation of an NCCL build's version: 2.8.4-1+cuda11.0.
+
+One parser for hosts and images; any revision is accepted.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parsers for exports, mounts and access lists in files of the kernel and the NFS tools. Text in, data out."""
+"""Parsers for exports, mounts and access lists in files of the kernel and the NFS tools.
+
+Text in, data out.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,9 @@ def _escaped(part: str) -> str:
 
 
 def shown_options(options: Iterable[str]) -> list[str]:
-    """Return the requested mount options in the kernel's notation, without those of the mount program and systemd."""
+    """Return the requested mount options in the kernel's notation, without those of the mount
+    program and systemd.
+    """
     shown = []
     for option in options:
         name, equals, value = option.partition("=")
@@ -120,7 +125,10 @@ def shown_options(options: Iterable[str]) -> list[str]:
 
 
 def options_in_force(asked: Iterable[str], shown: Sequence[str]) -> list[str]:
-    """Return the requested options that a mounted file system does not have. A version without minor number matches any."""
+    """Return the requested options that a mounted file system does not have.
+
+    A version without minor number matches any.
+    """
     names = {option.partition("=")[0] for option in shown}
     sizes = {option[:5]: option[6:] for option in shown if option.startswith(("rsize=", "wsize="))}
     missing = []
@@ -142,7 +150,9 @@ def options_in_force(asked: Iterable[str], shown: Sequence[str]) -> list[str]:
 
 
 def parse_exports(text: str) -> list[Export]:
-    """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or /var/lib/nfs/etab."""
+    """Return path, client and options of every export in /etc/exports, a file of /etc/exports.d, or
+    /var/lib/nfs/etab.
+    """
     exports: list[Export] = []
     client_and_options = re.compile(r"([^()]*)(?:\(([^()]*)\))?").fullmatch
     for line in re.sub(r"\\\n", " ", text).splitlines():
@@ -180,7 +190,9 @@ def parse_exports(text: str) -> list[Export]:
 
 
 def is_same_client(one: str, other: str) -> bool:
-    """Return whether two clients of an export are the same: an address with and without its prefix, a name in any case."""
+    """Return whether two clients of an export are the same: an address with and without its prefix,
+    a name in any case.
+    """
 
     def normal(client: str) -> str:
         try:
@@ -196,7 +208,8 @@ def not_in_force(
 ) -> list[Export]:
     """Return the requested exports that are not active, or have other options.
 
-    C(canonical) returns the name that the server uses for a client, which may differ from the requested name.
+    C(canonical) returns the name that the server uses for a client, which may differ from the
+    requested name.
     """
 
     def served_as_asked(export: Export, served: Export) -> bool:
@@ -218,7 +231,10 @@ def not_in_force(
 
 
 def parse_versions(text: str) -> list[str]:
-    """Return the enabled versions in /proc/fs/nfsd/versions: ``-2 +3 +4 -4.0 +4.1 +4.2``. A major version includes its minor ones."""
+    """Return the enabled versions in /proc/fs/nfsd/versions: ``-2 +3 +4 -4.0 +4.1 +4.2``.
+
+    A major version includes its minor ones.
+    """
     words = text.split()
     found = [word[1:] for word in words if re.fullmatch(r"\+\d+(\.\d+)?", word)]
     # The kernel lists 4.0 only if it is off.
@@ -228,7 +244,9 @@ def parse_versions(text: str) -> list[str]:
 
 
 def allowed_by_ufw(status: str, address: str, port: int) -> bool:
-    """Return whether `ufw status verbose` allows an address, or a whole network, to reach a TCP port."""
+    """Return whether `ufw status verbose` allows an address, or a whole network, to reach a TCP
+    port.
+    """
     if not re.search(r"^Status: active", status, re.M):
         return True
     if re.search(r"^Default: allow \(incoming\)", status, re.M):
@@ -275,8 +293,9 @@ def access_list(raw: bytes) -> _Access:
 def full_access(raw: bytes, mode: int, uid: int, default: bool) -> bytes:
     """Return the access list with full access for one more user. All other entries stay.
 
-    C(raw) is the present one (b"" for none), C(mode) the permission bits: of them come owner and others, and without a list the group too.
-    With C(default) it is the list for what is made in the folder later.
+    C(raw) is the present one (b"" for none), C(mode) the permission bits: of them come owner and
+    others, and without a list the group too. With C(default) it is the list for what is made in the
+    folder later.
     """
     entries = {(tag, owner): permissions for tag, permissions, owner in access_list(raw)}
     if not entries:
@@ -300,10 +319,12 @@ def _packed(entries: dict[tuple[int, int], int]) -> bytes:
 
 
 def without_access(raw: bytes, uid: int) -> tuple[bytes, int | None]:
-    """Return the access list without the entry that C(full_access) has made for a user, and the group's permissions if no list is left, else None.
+    """Return the access list without the entry that C(full_access) has made for a user, and the
+    group's permissions if no list is left, else None.
 
-    Entries of the site stay. A list whose other entries are only those of the mode is none: as a default list it would replace the umask. The permissions of
-    the group are then what the mask has left of them.
+    Entries of the site stay. A list whose other entries are only those of the mode is none: as a
+    default list it would replace the umask. The permissions of the group are then what the mask has
+    left of them.
     """
     entries = {(tag, owner): permissions for tag, permissions, owner in access_list(raw)}
     if entries.get((_USER, uid)) != 7:

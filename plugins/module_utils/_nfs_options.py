@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of NFS mounts and exports in nfs(5), mount(8), systemd.mount(5) and exports(5), with their values.
+"""Options of NFS mounts and exports in nfs(5), mount(8), systemd.mount(5) and exports(5), with
+their values.
 
 The kernel's client rejects a mount with any other option, and exportfs a whole file.
 """
@@ -41,7 +42,10 @@ def _is_id(text: str) -> bool:
 
 
 def _options(flags: str, values: Iterable[Tuple[str, _Takes]]) -> Options:
-    """Return {option: pattern of its value, None for one without a value}. Some are valid with and without a value."""
+    """Return {option: pattern of its value, None for one without a value}.
+
+    Some are valid with and without a value.
+    """
     found: Options = {name: [None] for name in flags.split()}
     for names, value in values:
         for name in names.split():
@@ -117,7 +121,9 @@ def is_option(text: str, known: Options) -> bool:
 
 
 def _by_flavor(options: Iterable[str]) -> list[list[str]]:
-    """Return the options in parts, one for the flavors of each sec=, because exports(5) allows some options to differ between them."""
+    """Return the options in parts, one for the flavors of each sec=, because exports(5) allows some
+    options to differ between them.
+    """
     parts: list[list[str]] = [[]]
     for option in options:
         if option.startswith("sec=") and any(other.startswith("sec=") for other in parts[-1]):
@@ -127,7 +133,10 @@ def _by_flavor(options: Iterable[str]) -> list[list[str]]:
 
 
 def contradictions(options: Iterable[str], sets: Iterable[list[str]]) -> list[list[str]]:
-    """Return the sets with more than one option present. A word that ends in = matches all of its values."""
+    """Return the sets with more than one option present.
+
+    A word that ends in = matches all of its values.
+    """
     parts = _by_flavor(options)
     return [words for words in sets if any(_has_several(part, words) for part in parts)]
 

@@ -2,13 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parse the output of C(npu-smi info), C(hccn_tool -ip -g) and /etc/hccn.conf: text in, typed data out.
+"""Parse the output of C(npu-smi info), C(hccn_tool -ip -g) and /etc/hccn.conf: text in, typed data
+out.
 
-The table has a heading of two rows, and for every chip a row of each kind. The widths differ between releases, and so do the columns: C(Chip), C(Chip Device)
-(310, 310P), C(Chip Phy-ID) (A3), or neither (950), and HBM only where a chip has it. So values are assigned by the words of the heading. A card with two
-chips has both rows twice. npu-smi leaves out a row whose values it cannot read.
+The table has a heading of two rows, and for every chip a row of each kind. The widths differ
+between releases, and so do the columns: C(Chip), C(Chip Device) (310, 310P), C(Chip Phy-ID) (A3),
+or neither (950), and HBM only where a chip has it. So values are assigned by the words of the
+heading. A card with two chips has both rows twice. npu-smi leaves out a row whose values it cannot
+read.
 
-A value is a number or two numbers with a slash. Everything else (C(NA), C(-)) is null, and C(unavailable) has the original text.
+A value is a number or two numbers with a slash. Everything else (C(NA), C(-)) is null, and
+C(unavailable) has the original text.
 """
 
 from __future__ import annotations
@@ -89,7 +93,10 @@ _Processes = Dict[int, List[Dict[str, Any]]]
 
 
 class Table(NamedTuple):
-    """C(cut) is empty for a complete table, else it says what is missing. C(remarks) are the lines beside the table."""
+    """C(cut) is empty for a complete table, else it says what is missing.
+
+    C(remarks) are the lines beside the table.
+    """
 
     tool_version: str | None
     driver_version: str | None
@@ -116,7 +123,10 @@ class Finding(TypedDict):
 
 
 class _Lines(NamedTuple):
-    """C(torn) tells the first line without an end, and C(is_last) whether it is the last one. C(remarks) are the lines beside the table."""
+    """C(torn) tells the first line without an end, and C(is_last) whether it is the last one.
+
+    C(remarks) are the lines beside the table.
+    """
 
     rows: _Rows
     remarks: list[str]
@@ -186,7 +196,10 @@ def _rows(text: str) -> _Lines:
 
 
 def _headings(rows: _Rows, title: int) -> tuple[int | None, int | None]:
-    """Places of the second row of the heading of chips, and of the heading of processes. None if there is none."""
+    """Places of the second row of the heading of chips, and of the heading of processes.
+
+    None if there is none.
+    """
     chips = processes = None
     for place in range(title + 1, len(rows)):
         names = _names(rows, place)
@@ -228,7 +241,10 @@ def _chips(rows: _Rows, heading: int, end: int | None) -> tuple[list[Chip], str]
 
 
 def _groups(rows: _Rows) -> list[list[_Row]]:
-    """Rows between rules. A table that was cut has no rule at its end. Its last group is judged as the others."""
+    """Rows between rules.
+
+    A table that was cut has no rule at its end. Its last group is judged as the others.
+    """
     groups: list[list[_Row]] = [[]]
     for number, cells in rows:
         if cells is None:
@@ -312,7 +328,10 @@ def _words(cells: list[str]) -> list[str]:
 
 
 def _values(heading: list[str], cells: list[str], number: int) -> dict[str, str]:
-    """The texts of the values by key. As many values as words of the heading are in the same order, else each is below its word."""
+    """The texts of the values by key.
+
+    As many values as words of the heading are in the same order, else each is below its word.
+    """
     found: dict[str, str] = {}
     for names, cell in zip(heading, cells):
         words = [
@@ -409,14 +428,20 @@ def _npus(chips: list[Chip], processes: _Processes) -> list[Npu]:
 
 
 def _memory(chip: Chip, key: str) -> int | None:
-    """MiB of memory that are used or there: HBM if the chip has it. Chips with HBM report 0 / 0 for other memory, or that of their control CPU."""
+    """MiB of memory that are used or there: HBM if the chip has it.
+
+    Chips with HBM report 0 / 0 for other memory, or that of their control CPU.
+    """
     kind = "hbm" if chip["hbm_total_mib"] else "memory"
     mib: int | None = chip[f"{kind}_{key}_mib"]
     return mib
 
 
 def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
-    """Cause, and the line that shows it. For output without a table, or with an exit code other than 0."""
+    """Cause, and the line that shows it.
+
+    For output without a table, or with an exit code other than 0.
+    """
     lines = [
         line.strip()[:2000]
         for text in (stdout, stderr)
@@ -447,7 +472,10 @@ def _address(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def parse_conf(text: str) -> dict[int, Address]:
-    """{device: {address, netmask}} of /etc/hccn.conf. As for hccn_tool, the last of several lines for a device counts."""
+    """{device: {address, netmask}} of /etc/hccn.conf.
+
+    As for hccn_tool, the last of several lines for a device counts.
+    """
     found: dict[int, Address] = {}
     for line in text.splitlines():
         setting = _SETTING.fullmatch(line.strip())
@@ -474,7 +502,9 @@ def merged_devices(
     reasons: dict[int, str],
     configured: dict[int, Address],
 ) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """The addresses of devices (Phy-IDs) and the findings about them. The live answer wins over /etc/hccn.conf.
+    """The addresses of devices (Phy-IDs) and the findings about them.
+
+    The live answer wins over /etc/hccn.conf.
 
     C(live) has address and netmask that a device answered with, C(reasons) why one did not answer.
     """
@@ -559,7 +589,10 @@ def _finding(kind: str, device: int | None, found: str, expected: str, fix: str)
 
 
 def device_nodes_finding(nodes: list[int], npus: list[Npu]) -> list[Finding]:
-    """A finding if the host has other devices than npu-smi has described, else an empty list. Without any device file nothing is known."""
+    """A finding if the host has other devices than npu-smi has described, else an empty list.
+
+    Without any device file nothing is known.
+    """
     chips = sum(len(npu["chips"]) for npu in npus)
     if not nodes or not npus or len(nodes) == chips:
         return []

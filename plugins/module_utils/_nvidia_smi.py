@@ -4,11 +4,13 @@
 
 """Parse the output of C(nvidia-smi -q -x): text in, typed data out.
 
-The document has been the same tree since driver 270, with names that come, go and move (C(power_readings), C(gpu_power_readings);
-C(clocks_throttle_reasons), C(clocks_event_reasons); C(driver_version), C(kmd_version)). A value is '12 MiB', or a reason why there is none: 'N/A',
-'Not Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. These texts change, so a value is only what has
-the form of one; everything else is null, and the words are kept in C(unavailable). 'N/A', 'Not Supported' and 'deprecated' are properties of a GPU.
-'GPU requires reset', 'GPU is lost', 'Unknown Error' and 'ERR!' are faults of it, in whatever value they are.
+The document has been the same tree since driver 270, with names that come, go and move
+(C(power_readings), C(gpu_power_readings); C(clocks_throttle_reasons), C(clocks_event_reasons);
+C(driver_version), C(kmd_version)). A value is '12 MiB', or a reason why there is none: 'N/A', 'Not
+Supported', 'ERR!', 'Unknown Error', 'Requested functionality has been deprecated'. These texts
+change, so a value is only what has the form of one; everything else is null, and the words are kept
+in C(unavailable). 'N/A', 'Not Supported' and 'deprecated' are properties of a GPU. 'GPU requires
+reset', 'GPU is lost', 'Unknown Error' and 'ERR!' are faults of it, in whatever value they are.
 
 nvidia-smi prints errors of single GPUs before or after the document, or instead of it.
 """
@@ -31,8 +33,8 @@ except ImportError:
     from _host_health import RESET, recovery  # type: ignore[import-not-found, no-redef]
     from _quantity import quantity  # type: ignore[import-not-found, no-redef]
 
-# Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The wording is NVML's (nvmlErrorString), or nvidia-smi's for
-# its own checks.
+# Message of nvidia-smi -> cause, in this order: if there are two, the first explains the other. The
+# wording is NVML's (nvmlErrorString), or nvidia-smi's for its own checks.
 CAUSES = (
     ("driver_library_mismatch", r"driver/library version mismatch"),
     # The stub says as well that the driver is not loaded.
@@ -57,7 +59,8 @@ CAUSES = (
 # nvidia-smi(1), RETURN VALUE; for unknown messages.
 EXIT_CODES = {4: "permission", 9: "driver_not_loaded", 12: "library_missing", 15: "gpu_lost"}
 
-# 'GPU 0000:03:00.0:', 'GPU0000:07:00.0:' or 'GPU0: 0000:01:00.0:', the index only in the last; a domain has four or eight digits.
+# 'GPU 0000:03:00.0:', 'GPU0000:07:00.0:' or 'GPU0: 0000:01:00.0:', the index only in the last; a
+# domain has four or eight digits.
 _LOST_GPU = re.compile(
     r"Unable to determine the device handle for GPU\s*?(?:\d{1,2}\s*:\s*)?"
     r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*([^\n]*)",
@@ -99,7 +102,8 @@ _FAULT = re.compile(
     r"|^\W*(?:err(?:or)?|lost|timeout|uninitialized|unavailable)\W*$",
     re.IGNORECASE,
 )
-#: What stops a clock: hardware protection and the power supply. Heat that software avoids is only a warning.
+#: What stops a clock: hardware protection and the power supply. Heat that software avoids is only a
+#: warning.
 _THROTTLED = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
 _HOT = {"sw_thermal_slowdown"}
 
@@ -116,7 +120,9 @@ _Value = TypeVar("_Value")
 
 
 class Answer(NamedTuple):
-    """C(gpu_count) is the number that nvidia-smi counted; C(gpus) those that it described; C(remarks) the other lines of its output."""
+    """C(gpu_count) is the number that nvidia-smi counted; C(gpus) those that it described;
+    C(remarks) the other lines of its output.
+    """
 
     driver_version: str | None
     cuda_version: str | None
@@ -133,7 +139,11 @@ class Lost(TypedDict):
 
 
 class Problem(TypedDict):
-    """A problem of a GPU. C(id) is the check of role verify that reports it, and C(action) one of ignore, warn, stop_job and drain."""
+    """A problem of a GPU.
+
+    C(id) is the check of role verify that reports it, and C(action) one of ignore, warn, stop_job
+    and drain.
+    """
 
     id: str
     action: str
@@ -142,7 +152,9 @@ class Problem(TypedDict):
 
 
 class Fabric(TypedDict):
-    """The NVLink fabric of a host: whether its GPUs are part of one, and all have joined it, None without one; and what they say of it."""
+    """The NVLink fabric of a host: whether its GPUs are part of one, and all have joined it, None
+    without one; and what they say of it.
+    """
 
     present: bool
     ready: bool | None
@@ -217,7 +229,10 @@ def lost_gpus(*streams: str) -> list[Lost]:
 
 
 def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
-    """Cause, and the line that shows it. For output without a document, or with an exit code other than 0."""
+    """Cause, and the line that shows it.
+
+    For output without a document, or with an exit code other than 0.
+    """
     # Its messages are short.
     lines = [
         line.strip()[:2000]
@@ -234,10 +249,12 @@ def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
 
 
 def _without_names(text: str) -> str:
-    """The text with escaped names of processes. nvidia-smi prints names literally, including tags, quotes and control characters.
+    """The text with escaped names of processes. nvidia-smi prints names literally, including tags,
+    quotes and control characters.
 
-    nvidia-smi prints each name on a separate line, so it ends with the last end tag in that line. In a document without line breaks, or for a name with
-    line breaks, it ends where the rest of the process follows.
+    nvidia-smi prints each name on a separate line, so it ends with the last end tag in that line.
+    In a document without line breaks, or for a name with line breaks, it ends where the rest of the
+    process follows.
     """
     pieces: list[str] = []
     behind: list[int] | None = None
@@ -299,7 +316,10 @@ def _documents(text: str) -> list[tuple[int, int]]:
 
 
 def _beside(text: str) -> str:
-    """The output outside of the document. After a document without an end, or after several, any text may be the name of a process."""
+    """The output outside of the document.
+
+    After a document without an end, or after several, any text may be the name of a process.
+    """
     text = _without_names(text)
     first = _BEGIN.search(text)
     if not first:
@@ -322,7 +342,9 @@ def _tree(document: str, lines_before: int) -> ElementTree.Element:
 
 
 def _refuse_odd_digits(root: ElementTree.Element) -> None:
-    """int() accepts digits of other scripts or fails on them. nvidia-smi prints none, so its output was modified."""
+    """int() accepts digits of other scripts or fails on them. nvidia-smi prints none, so its output
+    was modified.
+    """
     for node in root.iter():
         for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
             if not words.isascii() and _ODD_DIGIT.search(words):
@@ -332,7 +354,11 @@ def _refuse_odd_digits(root: ElementTree.Element) -> None:
 
 
 def _count(root: ElementTree.Element, gpus: list[Gpu], lost: list[Lost]) -> int:
-    """Number of GPUs that nvidia-smi counted. It describes each, or reports an error outside of the document. Drivers differ in counting the latter."""
+    """Number of GPUs that nvidia-smi counted.
+
+    It describes each, or reports an error outside of the document. Drivers differ in counting the
+    latter.
+    """
     described = len(gpus)
     if described > MOST_GPUS:
         raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
@@ -392,7 +418,8 @@ class _Reader:
             found = convert(words)
             if found is not None:
                 return found
-            # The reason under the current name, which is read first, is better than that under an old name.
+            # The reason under the current name, which is read first, is better than that under an
+            # old name.
             reason = words if reason == ABSENT else reason
         self.unavailable[key] = reason
         return None
@@ -449,7 +476,10 @@ def _bare(node: ElementTree.Element) -> str:
 
 
 def _faults(node: ElementTree.Element) -> list[_Fault]:
-    """Each fault that is in place of a value: the name of the value, and the words. Names that people choose are not words of nvidia-smi."""
+    """Each fault that is in place of a value: the name of the value, and the words.
+
+    Names that people choose are not words of nvidia-smi.
+    """
     said = [
         (part.tag, words)
         for part in node.iter()
@@ -472,7 +502,8 @@ def _recovery_words(words: str) -> str | None:
 def _gpu(index: int, node: ElementTree.Element, shared: list[_Fault]) -> Gpu:
     read = _Reader(node)
     gpu: Gpu = {
-        # Position in the document, as in nvidia-smi's table and its option -i: by PCI bus id. The order of minor numbers may differ.
+        # Position in the document, as in nvidia-smi's table and its option -i: by PCI bus id. The
+        # order of minor numbers may differ.
         "index": index,
         "uuid": read.text("uuid", "uuid"),
         "name": read.text("name", "product_name"),
@@ -606,7 +637,8 @@ _DEGRADED = {
     "route_unhealthy": ("true", "yes"),
     "access_timeout_recovery": ("true", "yes"),
 }
-#: What nvidia-smi says beside the counters of errors: what is said of it, the action, and what to do.
+#: What nvidia-smi says beside the counters of errors: what is said of it, the action, and what to
+#: do.
 _RESET_LATER = "reset GPU %%d (%s) or reboot when no job runs" % RESET
 _MEMORY_FAULTS = {
     "unrepairable_memory": ("memory could not be repaired", "drain", "replace GPU %d"),
@@ -641,7 +673,9 @@ def _problem(check: str, action: str, gpu: Gpu, evidence: str, fix: str) -> Prob
 
 
 def _state_problems(gpu: Gpu) -> list[Problem]:
-    """What the driver says of the GPU as a whole: values that are missing because of a fault, and the recovery action."""
+    """What the driver says of the GPU as a whole: values that are missing because of a fault, and
+    the recovery action.
+    """
     found = []
     if gpu["faults"]:
         said = "', '".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
@@ -669,7 +703,10 @@ def _bus_id(node: ElementTree.Element, read: _Reader) -> str | None:
 
 
 def _fabric_problems(gpu: Gpu) -> list[Problem]:
-    """What keeps the GPU out of the NVLink fabric. N/A is a GPU without one, and clique 0 and health N/A are normal."""
+    """What keeps the GPU out of the NVLink fabric.
+
+    N/A is a GPU without one, and clique 0 and health N/A are normal.
+    """
     state, status, health = gpu["fabric_state"], gpu["fabric_status"], gpu["fabric_health"]
     if state is None:
         return []
@@ -690,7 +727,10 @@ def _fabric_problems(gpu: Gpu) -> list[Problem]:
 
 
 def _memory_problems(gpu: Gpu) -> list[Problem]:
-    """Errors since the driver was loaded and memory that cannot be repaired drain. What waits for a reset, or is older, does not."""
+    """Errors since the driver was loaded and memory that cannot be repaired drain.
+
+    What waits for a reset, or is older, does not.
+    """
     errors = {span: gpu["ecc_errors"][span]["uncorrectable"] for span in ("volatile", "aggregate")}
     found = []
     if errors["volatile"]:
@@ -777,7 +817,10 @@ def _ecc_errors(read: _Reader, span: str, kind: str) -> int | None:
 
 
 def _throttle_reasons(read: _Reader) -> list[str] | None:
-    """Current reasons for lower clocks in NVIDIA's terms; C(gpu_idle) is one of them. Null if unknown."""
+    """Current reasons for lower clocks in NVIDIA's terms; C(gpu_idle) is one of them.
+
+    Null if unknown.
+    """
     nodes = read.node.findall("clocks_event_reasons/*") or read.node.findall(
         "clocks_throttle_reasons/*"
     )

@@ -92,7 +92,9 @@ def _fingerprint(body: bytes) -> str:
 
 
 def keys(content: bytes) -> Dict[str, bytes]:
-    """The keys of a keyring by fingerprint, in the order of the keyring: the bytes of each key with all of its packets."""
+    """The keys of a keyring by fingerprint, in the order of the keyring: the bytes of each key with
+    all of its packets.
+    """
     found: Dict[str, bytes] = {}
     current: Optional[str] = None
     for tag, packet, body in _packets(binary(content)):

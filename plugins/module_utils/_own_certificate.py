@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A certificate authority of the cluster, and a certificate that it signs: what openssl is asked, and whether a certificate is still good."""
+"""A certificate authority of the cluster, and a certificate that it signs: what openssl is asked,
+and whether a certificate is still good.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def not_after(text: str) -> datetime.datetime:
 
 
 def subjects(text: str) -> tuple[set[str], set[str]]:
-    """Return the names and addresses of a certificate, from the output of C(openssl x509 -ext subjectAltName)."""
+    """Return the names and addresses of a certificate, from the output of C(openssl x509 -ext
+    subjectAltName).
+    """
     names = re.findall(r"DNS:([^,\s]+)", text)
     addresses = [
         str(ipaddress.ip_address(address))
@@ -143,7 +147,10 @@ def subjects(text: str) -> tuple[set[str], set[str]]:
 def reasons(
     text: str, names: Iterable[str], addresses: Iterable[str], now: datetime.datetime, days: int
 ) -> list[str]:
-    """Return why a certificate has to be made again. C(text) is the output of openssl for both questions."""
+    """Return why a certificate has to be made again.
+
+    C(text) is the output of openssl for both questions.
+    """
     found = []
     end = not_after(text)
     if end - now < datetime.timedelta(days=days):

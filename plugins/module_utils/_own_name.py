@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The hostname in /etc/hosts, moved from the loopback to an address, in marked lines, so that it can be restored exactly."""
+"""The hostname in /etc/hosts, moved from the loopback to an address, in marked lines, so that it
+can be restored exactly.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,11 @@ def without_own_name(text: str) -> str:
 
 
 def with_own_name(text: str, hostname: str, address: str) -> str:
-    """The file with the own name at the address instead of the loopback; unchanged if no line has it there.
+    """The file with the own name at the address instead of the loopback; unchanged if no line has
+    it there.
 
-    Other names of such a line, mainly localhost, stay on the loopback. The name is moved both with and without its domain.
+    Other names of such a line, mainly localhost, stay on the loopback. The name is moved both with
+    and without its domain.
     """
     lines: list[str] = []
     short, before = hostname.partition(".")[0], without_own_name(text).split("\n")

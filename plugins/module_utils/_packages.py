@@ -32,7 +32,8 @@ __all__ = [
     "whole_lines",
 ]
 
-# Of each run of apt. apt's hook of needrestart restarts services on Ubuntu 24.04 and asks on 22.04, also those in which jobs run.
+# Of each run of apt. apt's hook of needrestart restarts services on Ubuntu 24.04 and asks on 22.04,
+# also those in which jobs run.
 APT_ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "NEEDRESTART_MODE": "l",
@@ -59,7 +60,9 @@ class Provider(Installed):
 
 
 class Simulation(TypedDict):
-    """What apt would do: C(installed) and C(removed), in apt's order, and C(replaced), the former version by name."""
+    """What apt would do: C(installed) and C(removed), in apt's order, and C(replaced), the former
+    version by name.
+    """
 
     installed: list[str]
     removed: list[str]
@@ -67,7 +70,11 @@ class Simulation(TypedDict):
 
 
 class State(TypedDict):
-    """A package of dpkg. C(status) are the two letters of C(dpkg --list), C(automatic) tells whether it came as a dependency."""
+    """A package of dpkg.
+
+    C(status) are the two letters of C(dpkg --list), C(automatic) tells whether it came as a
+    dependency.
+    """
 
     version: str
     status: str
@@ -79,7 +86,10 @@ States = Dict[str, State]
 
 
 class WayBack(TypedDict):
-    """Changes that restore packages: those to install have their versions. C(kept) are those that somebody has changed since, and that stay."""
+    """Changes that restore packages: those to install have their versions.
+
+    C(kept) are those that somebody has changed since, and that stay.
+    """
 
     install: list[str]
     remove: list[str]
@@ -90,7 +100,11 @@ class WayBack(TypedDict):
 
 
 def whole_lines(text: str, tool: str) -> list[str]:
-    """The lines of a tool's output. Output truncated within a line is an error, because half of a version reads as a different version."""
+    """The lines of a tool's output.
+
+    Output truncated within a line is an error, because half of a version reads as a different
+    version.
+    """
     lines = text.split("\n")
     cut = lines.pop()
     if cut:
@@ -99,7 +113,9 @@ def whole_lines(text: str, tool: str) -> list[str]:
 
 
 def dpkg_rows(text: str, count: int = 3) -> Iterator[list[str]]:
-    """Fields of each line of dpkg-query's ``…\\t${Version}\\t${db:Status-Abbrev}``, with C(count) of them; the status is the letters alone."""
+    """Fields of each line of dpkg-query's ``…\\t${Version}\\t${db:Status-Abbrev}``, with C(count)
+    of them; the status is the letters alone.
+    """
     for line in whole_lines(text, "dpkg-query"):
         fields = line.split("\t")
         status = fields[2].strip() if len(fields) == count else ""
@@ -116,7 +132,9 @@ def split_package(text: str) -> tuple[str, str]:
 
 
 def parse_installed(text: str) -> dict[str, Installed]:
-    """Version and whether it is held, by name, of dpkg-query's ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only."""
+    """Version and whether it is held, by name, of dpkg-query's
+    ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only.
+    """
     return {
         name: {"version": version, "held": status[0] == "h"}
         for name, version, status in dpkg_rows(text)
@@ -125,9 +143,11 @@ def parse_installed(text: str) -> dict[str, Installed]:
 
 
 def parse_provided(text: str, names: list[str]) -> dict[str, Provider]:
-    """Installed packages that provide C(names) which no package has, as libpmix2t64 provides libpmix2 on Ubuntu 24.04.
+    """Installed packages that provide C(names) which no package has, as libpmix2t64 provides
+    libpmix2 on Ubuntu 24.04.
 
-    C(text) is dpkg-query's output of all packages with PROVIDES_FORMAT. Returns the first package by provided name.
+    C(text) is dpkg-query's output of all packages with PROVIDES_FORMAT. Returns the first package
+    by provided name.
     """
     found: dict[str, Provider] = {}
     for package, version, status, provides in dpkg_rows(text, count=4):
@@ -161,7 +181,10 @@ def parse_simulation(text: str) -> Simulation:
 
 
 def is_of(words: Sequence[str], uri: str, suite: str = "/") -> bool:
-    """Whether the words of a row, URL, suite with component, architecture, belong to a repository. With suite / they are only the URL."""
+    """Whether the words of a row, URL, suite with component, architecture, belong to a repository.
+
+    With suite / they are only the URL.
+    """
     theirs = words[1] if len(words) > 2 else "/"
     return location(words[0]) == location(uri) and (theirs + "/").startswith(
         suite.rstrip("/") + "/"
@@ -169,7 +192,9 @@ def is_of(words: Sequence[str], uri: str, suite: str = "/") -> bool:
 
 
 def madison_rows(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Name, version, and the words of the place (URL, suite with component, architecture) of each binary package that `apt-cache madison` lists."""
+    """Name, version, and the words of the place (URL, suite with component, architecture) of each
+    binary package that `apt-cache madison` lists.
+    """
     for line in whole_lines(text, "apt-cache madison"):
         fields = [field.strip() for field in line.split("|")]
         # Source packages are listed too, under the name of the binary package.
@@ -182,7 +207,8 @@ def parse_madison(
 ) -> dict[str, list[str]]:
     """Versions that `apt-cache madison` lists, by name, newest first.
 
-    With C(repository), a URL, only those of it (C(there)), or only those of other repositories. None of C(without), URLs with a suite behind them.
+    With C(repository), a URL, only those of it (C(there)), or only those of other repositories.
+    None of C(without), URLs with a suite behind them.
     """
     found: dict[str, list[str]] = {}
     wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
@@ -216,7 +242,9 @@ def nearest_versions(wanted: str, versions: Sequence[str], count: int = 3) -> li
 
 
 def parse_states(text: str, automatic: Iterable[str] = ()) -> States:
-    """All packages of dpkg by name (with a foreign architecture): version, the two status letters of `dpkg --list`, automatic."""
+    """All packages of dpkg by name (with a foreign architecture): version, the two status letters
+    of `dpkg --list`, automatic.
+    """
     unrequested = set(automatic)
     return {
         name: {
@@ -236,7 +264,8 @@ def is_installed(state: State | None) -> bool:
 def way_back(before: States, after: States | None, now: States) -> WayBack:
     """Changes that restore the packages that differ between two lists.
 
-    What somebody has changed since C(after) is kept. Without C(after), what is there now is what the change has left.
+    What somebody has changed since C(after) is kept. Without C(after), what is there now is what
+    the change has left.
     """
     after = after or now
     plan: WayBack = {

@@ -30,7 +30,10 @@ class Gpu(TypedDict):
 
 
 class Adapter(TypedDict):
-    """A network adapter of the fabric. C(driver) is empty without one, C(devices) are its RDMA devices."""
+    """A network adapter of the fabric.
+
+    C(driver) is empty without one, C(devices) are its RDMA devices.
+    """
 
     bus_id: str
     vendor_id: str
@@ -64,14 +67,18 @@ def nvidia_devices(root: str = "") -> tuple[list[Gpu], int]:
 
 
 def root_port(folder: str) -> str:
-    """PCI address of the root port above a device's folder in sysfs; empty for one that is directly in the root complex, as in many virtual machines."""
+    """PCI address of the root port above a device's folder in sysfs; empty for one that is directly
+    in the root complex, as in many virtual machines.
+    """
     parts = os.path.realpath(folder).split("/")
     buses = [place for place, part in enumerate(parts) if re.match(r"pci[0-9a-f]{4,8}:", part)]
     return parts[buses[0] + 1] if buses and len(parts) > buses[0] + 2 else ""
 
 
 def gpus_beside(folder: str, gpus: list[Gpu]) -> list[str]:
-    """PCI addresses of those among the GPUs that share a PCIe root port with a device, and so can reach it without the processor."""
+    """PCI addresses of those among the GPUs that share a PCIe root port with a device, and so can
+    reach it without the processor.
+    """
     port = root_port(folder)
     return [
         gpu["bus_id"]
@@ -90,7 +97,9 @@ def npu_devices() -> int:
 
 
 def fabric_adapters(root: str = "/sys") -> list[Adapter]:
-    """InfiniBand adapters of any vendor, and Mellanox network adapters, which all support RoCE or InfiniBand, with or without a driver."""
+    """InfiniBand adapters of any vendor, and Mellanox network adapters, which all support RoCE or
+    InfiniBand, with or without a driver.
+    """
     adapters: list[Adapter] = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):
         vendor, kind, device = (
@@ -115,7 +124,8 @@ def fabric_adapters(root: str = "/sys") -> list[Adapter]:
     return adapters
 
 
-# Of the PCI Express specification: where capabilities are found in the configuration space, and what is in them.
+# Of the PCI Express specification: where capabilities are found in the configuration space, and
+# what is in them.
 _POINTER, _EXTENDED, _EXPRESS, _ACS = 0x34, 0x100, 0x10, 0x0D
 _DOWNSTREAM_PORT = 6
 # P2P requests and their completions are sent up to the root.
@@ -124,9 +134,11 @@ _MOST_CAPABILITIES = 48
 
 
 def redirects(config: bytes) -> bool:
-    """Whether a port of a PCIe switch sends what the devices below it send to each other up to the root, by its Access Control Services.
+    """Whether a port of a PCIe switch sends what the devices below it send to each other up to the
+    root, by its Access Control Services.
 
-    C(config) has the bytes of its configuration space. A port of the root is none: what passes it goes through the root anyway.
+    C(config) has the bytes of its configuration space. A port of the root is none: what passes it
+    goes through the root anyway.
     """
     place = config[_POINTER] if len(config) > _POINTER else 0
     port = None
@@ -157,10 +169,14 @@ def _config(folder: str) -> bytes:
 
 
 def peer_access(root: str = "/sys", release: str = "") -> PeerAccess:
-    """What decides whether network adapters read the memory of GPUs directly (GPUDirect RDMA). C(release) is that of the kernel.
+    """What decides whether network adapters read the memory of GPUs directly (GPUDirect RDMA).
 
-    Returns C(peer_memory), whether the kernel has nvidia-peermem or its predecessor, C(dma_buf), whether kernel and driver can do it without, C(redirected),
-    the ports of PCIe switches above GPUs and adapters that send it up to the root, and C(translated), GPUs and adapters whose addresses an IOMMU translates.
+    C(release) is that of the kernel.
+
+    Returns C(peer_memory), whether the kernel has nvidia-peermem or its predecessor, C(dma_buf),
+    whether kernel and driver can do it without, C(redirected), the ports of PCIe switches above
+    GPUs and adapters that send it up to the root, and C(translated), GPUs and adapters whose
+    addresses an IOMMU translates.
     """
     names = {gpu["bus_id"] for gpu in nvidia_devices(root)[0]}
     names |= {adapter["bus_id"] for adapter in fabric_adapters(root)}
@@ -189,7 +205,10 @@ def peer_access(root: str = "/sys", release: str = "") -> PeerAccess:
 
 
 def _number(folder: str, name: str) -> float | None:
-    """The number that a file of a PCI device begins with: '32.0 GT/s PCIe', '16'. None for 'Unknown', and for a width without a link."""
+    """The number that a file of a PCI device begins with: '32.0 GT/s PCIe', '16'.
+
+    None for 'Unknown', and for a width without a link.
+    """
     match = re.match(r"\d{1,3}(?:\.\d)?", read_text(os.path.join(folder, name)))
     number = float(match.group()) if match else 0.0
     return number if 0 < number < 255 else None
@@ -205,10 +224,11 @@ def _above(root: str, name: str) -> list[str]:
 
 
 def network_cards(root: str = "/sys") -> list[dict[str, Any]]:
-    """Network adapters of any kind, without virtual functions: their PCIe links and those of the slots above them, their interfaces, and their RDMA devices.
+    """Network adapters of any kind, without virtual functions: their PCIe links and those of the
+    slots above them, their interfaces, and their RDMA devices.
 
-    Speeds are in GT/s for each lane, C(width) is in lanes. A value that is not known, as in a virtual machine, is None. Unlike a GPU, an idle adapter does not
-    lower the speed of its link.
+    Speeds are in GT/s for each lane, C(width) is in lanes. A value that is not known, as in a
+    virtual machine, is None. Unlike a GPU, an idle adapter does not lower the speed of its link.
     """
     cards = []
     for folder in sorted(glob.glob(root + "/bus/pci/devices/*")):

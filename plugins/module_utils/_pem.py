@@ -18,12 +18,16 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
 END = "-----END CERTIFICATE-----"
-# TRUSTED is OpenSSL's form with trust settings after the certificate, which update-ca-certificates does not accept.
+# TRUSTED is OpenSSL's form with trust settings after the certificate, which update-ca-certificates
+# does not accept.
 _BEGIN, _END = (re.compile(r"-----%s ([A-Z0-9 ]{1,64})-----" % word) for word in ("BEGIN", "END"))
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
-    """Start, kind and content of each block. A block cannot begin inside another one, and one without an end is ignored."""
+    """Start, kind and content of each block.
+
+    A block cannot begin inside another one, and one without an end is ignored.
+    """
     ends: dict[str, list[int]] = {}
     for found in _END.finditer(text):
         ends.setdefault(found.group(1), []).append(found.start())
@@ -37,7 +41,10 @@ def _blocks(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def certificates(text: str, strict: bool = True) -> dict[str, str]:
-    """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order. If not strict, invalid blocks are ignored."""
+    """{SHA-256 fingerprint: PEM text} of every certificate in a text, in its order.
+
+    If not strict, invalid blocks are ignored.
+    """
     found = {}
     for begin, kind, body in _blocks(text):
         if kind != "CERTIFICATE":
@@ -70,14 +77,17 @@ def check(pem: str) -> None:
     import ssl
 
     try:
-        # An empty context, because the default one reads the system's whole bundle first, which takes seconds for many certificates.
+        # An empty context, because the default one reads the system's whole bundle first, which
+        # takes seconds for many certificates.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
     except ssl.SSLError as error:
         raise ParseError(f"OpenSSL cannot parse the certificate: {error}") from error
 
 
 def fingerprints(texts: list[str]) -> list[str]:
-    """Return the SHA-256 fingerprints of all certificates in the texts, none if a text cannot be read."""
+    """Return the SHA-256 fingerprints of all certificates in the texts, none if a text cannot be
+    read.
+    """
     try:
         return [fingerprint for text in texts for fingerprint in certificates(text)]
     except ParseError:

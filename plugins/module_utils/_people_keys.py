@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The files with the public keys of people on a login host, and the drop-in with which its sshd reads them, for module shared_accounts."""
+"""The files with the public keys of people on a login host, and the drop-in with which its sshd
+reads them, for module shared_accounts.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,10 @@ class PeopleKeys:
         self.path = os.path.join(folder, "%u" + END)
 
     def plan(self, keys: Keys, groups: Groups) -> None:
-        """Judge the keys of each user, and plan their files. Fails the module if sshd would not accept them."""
+        """Judge the keys of each user, and plan their files.
+
+        Fails the module if sshd would not accept them.
+        """
         self._refuse_invalid(keys, groups)
         keys = {name: lines for name, lines in keys.items() if lines}
         needed, text = self._ask_sshd(sorted(keys), groups) if keys else (False, "")
@@ -135,7 +140,9 @@ class PeopleKeys:
         return sorted(name for name in os.listdir(self.folder) if name.endswith(END))
 
     def _is_newer(self) -> bool:
-        """Whether an earlier run ended between the file and the reload. sshd writes its pid file each time it reads its configuration."""
+        """Whether an earlier run ended between the file and the reload. sshd writes its pid file
+        each time it reads its configuration.
+        """
         return (
             bool(self.pid_file)
             and os.path.exists(self.pid_file)
@@ -144,7 +151,9 @@ class PeopleKeys:
         )
 
     def _ask_sshd(self, names: Sequence[str], groups: Groups) -> tuple[bool, str]:
-        """Return (whether the drop-in is needed, its text) after sshd has judged the whole configuration with it."""
+        """Return (whether the drop-in is needed, its text) after sshd has judged the whole
+        configuration with it.
+        """
         sshd = self.module.get_bin_path("sshd")
         if not sshd or not os.path.exists(self.config):
             self.module.fail_json(

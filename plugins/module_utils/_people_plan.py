@@ -38,7 +38,8 @@ _OF_SLURM = re.compile(r"/slurm[^/]*(/|$)")
 _OF_SESSIONS = re.compile(r"/(user\.slice|sshd?(\.service|@[^/]*)|(cron|atd)\.service)(/|$)")
 
 
-#: What module shared_accounts has recorded: names of users, groups and members that it created, and the ids of everyone.
+#: What module shared_accounts has recorded: names of users, groups and members that it created, and
+#: the ids of everyone.
 Record = Mapping[str, Any]
 #: {"users": {id: name}, "groups": {id: name}}
 Owned = Dict[str, Dict[str, str]]
@@ -58,7 +59,10 @@ class RememberedClash(TypedDict):
 
 
 class Memberships(TypedDict):
-    """What changes in groups: C(primary) has name, group before and group after. No record has C(by_hand), so they stay."""
+    """What changes in groups: C(primary) has name, group before and group after.
+
+    No record has C(by_hand), so they stay.
+    """
 
     primary: list[tuple[str, str, str]]
     add: list[Pair]
@@ -205,7 +209,10 @@ def parse_shadow(text: str) -> dict[str, dict[str, str]]:
 
 
 def _is_expired(expires: str, today: int) -> bool:
-    """Return whether the day in a field of /etc/shadow has come. C(today) is in days since 1970-01-01."""
+    """Return whether the day in a field of /etc/shadow has come.
+
+    C(today) is in days since 1970-01-01.
+    """
     # shadow(5) says that 0 may mean both that it never expires and that it is expired.
     return expires.isdigit() and 0 < int(expires) <= today
 
@@ -271,7 +278,9 @@ def parse_process(status: str, cgroup: str) -> Process | None:
 
 
 def _is_of_a_job(pid: int, processes: Mapping[int, Process]) -> bool:
-    """Return whether a process is in the control group of a job, and not of a login that Slurm has adopted."""
+    """Return whether a process is in the control group of a job, and not of a login that Slurm has
+    adopted.
+    """
     paths = processes[pid]["cgroups"]
     if any(_OF_SESSIONS.search(path) for path in paths):
         return False

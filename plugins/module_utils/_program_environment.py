@@ -14,7 +14,10 @@ __all__ = ["folder_name", "is_used", "last_lines", "npm_command", "pip_command"]
 
 
 def folder_name(version: str, requirements: str, npm_package: str, npm_lock: str) -> str:
-    """Return the end of the folder's name, from all that decides about its content. Where the packages come from does not: they have checksums."""
+    """Return the end of the folder's name, from all that decides about its content.
+
+    Where the packages come from does not: they have checksums.
+    """
     lock = "\n".join(line for line in npm_lock.splitlines() if '"resolved":' not in line)
     return hashlib.sha256(
         "\0".join((version, requirements, npm_package, lock)).encode("utf-8")
@@ -69,7 +72,10 @@ def npm_command(
 
 
 def is_used(folder: str, processes: Iterable[tuple[str, str]]) -> bool:
-    """Return whether a process runs from a folder. C(processes) are pairs of command line and program."""
+    """Return whether a process runs from a folder.
+
+    C(processes) are pairs of command line and program.
+    """
     return any(
         folder + "/" in command or program.startswith(folder + "/")
         for command, program in processes

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Lines of an authorized_keys file without options. Pure functions, which never return the text of a key."""
+"""Lines of an authorized_keys file without options.
+
+Pure functions, which never return the text of a key.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ import unicodedata
 
 __all__ = ["RSA_BITS", "TYPES", "public_key_fault"]
 
-# The types that sshd 8.9 to 10 accepts by default. Certificates are for TrustedUserCAKeys, and ssh-dss is disabled.
+# The types that sshd 8.9 to 10 accepts by default. Certificates are for TrustedUserCAKeys, and
+# ssh-dss is disabled.
 TYPES = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
@@ -59,7 +63,10 @@ def _is_body(kind: str, fields: list[bytes]) -> bool:
 
 
 def public_key_fault(line: object) -> str:
-    """Return what is wrong with one line, as a phrase after 'is'; empty for a valid public key. The phrase has no part of a key."""
+    """Return what is wrong with one line, as a phrase after 'is'; empty for a valid public key.
+
+    The phrase has no part of a key.
+    """
     if not isinstance(line, str):
         return "not text"
     return _text_fault(line) or _type_fault(line) or _key_fault(line)

@@ -41,7 +41,11 @@ class Archived(TypedDict):
 
 
 class Image(TypedDict):
-    """An image in the results of modules. C(recipe) is empty if it was not built by role training_image, C(intact) tells whether its layers are those built."""
+    """An image in the results of modules.
+
+    C(recipe) is empty if it was not built by role training_image, C(intact) tells whether its
+    layers are those built.
+    """
 
     name: str
     present: bool
@@ -71,7 +75,9 @@ def horovod_variables(
     architectures: Sequence[int | str],
     overrides: dict[str, Any] | None,
 ) -> dict[str, str]:
-    """HOROVOD_* variables for the build. Required parts must be built or the build fails. Other parts are left out if that saves time.
+    """HOROVOD_* variables for the build.
+
+    Required parts must be built or the build fails. Other parts are left out if that saves time.
 
     C(overrides) come last; a value of None takes a variable away.
     """
@@ -89,7 +95,8 @@ def horovod_variables(
     if "ccl" in transports:
         variables["HOROVOD_CPU_OPERATIONS"] = "CCL"
     if "nccl" in transports:
-        # Shared, so that the pinned NCCL is used; a static one crashes with a shared CUDA runtime before Horovod 0.28.
+        # Shared, so that the pinned NCCL is used; a static one crashes with a shared CUDA runtime
+        # before Horovod 0.28.
         variables.update(
             HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL", HOROVOD_NCCL_LINK="SHARED"
         )
@@ -101,7 +108,9 @@ def horovod_variables(
 
 
 def recipe_hash(parts: Any) -> str:
-    """Hash over everything that determines the content of the image, and nothing else: no mirror, CA, proxy or fact of a host."""
+    """Hash over everything that determines the content of the image, and nothing else: no mirror,
+    CA, proxy or fact of a host.
+    """
     return digest(parts)
 
 
@@ -151,7 +160,8 @@ def _package_names(packages: Iterable[str]) -> set[str]:
 class Build(NamedTuple):
     """What the variables of role training_image say about the build of Horovod.
 
-    C(requires) are its required parts by section, C(variables) those of its build, C(packages) what pip installs and C(apt_packages) what apt does.
+    C(requires) are its required parts by section, C(variables) those of its build, C(packages) what
+    pip installs and C(apt_packages) what apt does.
     """
 
     base: str
@@ -163,7 +173,9 @@ class Build(NamedTuple):
 
 
 def _framework_problems(probe: dict[str, Any], build: Build) -> list[str]:
-    """Return the required frameworks that neither the base nor the packages have, and those that do not work with Horovod."""
+    """Return the required frameworks that neither the base nor the packages have, and those that do
+    not work with Horovod.
+    """
     problems = []
     required = build.requires.get("frameworks") or []
     python_packages = _package_names(build.packages)
@@ -245,7 +257,10 @@ def base_problems(probe: dict[str, Any], build: Build) -> list[str]:
 
 
 def describe_image(name: str, found: dict[str, Any] | None) -> Image:
-    """The entry of one image in the results of modules. C(found) is the output of docker inspect, None if there is no such image."""
+    """The entry of one image in the results of modules.
+
+    C(found) is the output of docker inspect, None if there is no such image.
+    """
     found = found or {}
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}

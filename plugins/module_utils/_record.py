@@ -22,7 +22,10 @@ class DamagedRecord(ValueError):
 
 
 def parse(content: bytes, path: str) -> Content:
-    """Return the dictionary in the bytes of the record at C(path), {} if there are none. Raises DamagedRecord."""
+    """Return the dictionary in the bytes of the record at C(path), {} if there are none.
+
+    Raises DamagedRecord.
+    """
     # Older versions could leave an empty file after a power loss.
     if not content.strip():
         return {}
@@ -44,7 +47,10 @@ def _damaged(path: str, reason: object) -> DamagedRecord:
 
 
 class Record:
-    """The record of an AnsibleModule at C(path). It has the former content of a user's files, so only root reads it."""
+    """The record of an AnsibleModule at C(path).
+
+    It has the former content of a user's files, so only root reads it.
+    """
 
     def __init__(self, module: Any, path: str) -> None:
         self.module, self.path = module, path
@@ -63,7 +69,10 @@ class Record:
             raise
 
     def write(self, record: Content) -> None:
-        """Write the record as a whole and sync it to disk. An empty one is removed. Does nothing in check mode."""
+        """Write the record as a whole and sync it to disk.
+
+        An empty one is removed. Does nothing in check mode.
+        """
         if self.module.check_mode:
             return
         if not record:
@@ -86,5 +95,8 @@ class Record:
 
 
 def recorded(slurped: Dict[str, str]) -> Content:
-    """Return the record that M(ansible.builtin.slurp) has read, {} if the file is empty. Raises DamagedRecord, which names its C(source)."""
+    """Return the record that M(ansible.builtin.slurp) has read, {} if the file is empty.
+
+    Raises DamagedRecord, which names its C(source).
+    """
     return parse(base64.b64decode(slurped["content"]), slurped["source"])

@@ -4,8 +4,10 @@
 
 """Allowed lines inside and after the table of a log of nccl-tests, for a complete run.
 
-A log has no exit code. Each program that can end a run reports it in its own words (slurmstepd, mpirun, hydra, the loader, the kernel, a shell), and new
-ones are invented every year, so a list of bad words is never complete. The lines of a good run are few, so these are listed here, and the place decides:
+A log has no exit code. Each program that can end a run reports it in its own words (slurmstepd,
+mpirun, hydra, the loader, the kernel, a shell), and new ones are invented every year, so a list of
+bad words is never complete. The lines of a good run are few, so these are listed here, and the
+place decides:
 
 - Before the table anything may stand: module systems, launchers, MPI, UCX and libfabric print banners and warnings there, and a run that was killed by
   then has no table. This module is not asked about these lines.
@@ -16,7 +18,8 @@ ones are invented every year, so a list of bad words is never complete. The line
 - Behind a shell's prompt the next command begins, which may print what it likes. Only what sounds like a failure counts.
 - Text between two runs in one log belongs to neither: a launcher's banner and warnings stand before the next run. Only the end of a process counts.
 
-Lines that do not fail a run may still report a fault of a port or a detour of the data. P(remarks) finds these.
+Lines that do not fail a run may still report a fault of a port or a detour of the data. P(remarks)
+finds these.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import (
     lsf_report,
 )
 
-# Prefixes of launchers, containers and users. Never a bare word with a colon: "Killed:" is not a tag.
+# Prefixes of launchers, containers and users. Never a bare word with a colon: "Killed:" is not a
+# tag.
 _TAG = re.compile(
     r"\s*(?:\[[\w./:,+@-]{1,120}\](?:\[[\w./:,+@-]{1,120}\])?(?:<std\w{2,4}>)?:?|<std\w{2,4}>:?|\(\d{1,6}\)|\d{1,6}:(?=\s|$)|"
     # UCX and UCC: host, PID and thread, padded to a width.
@@ -69,7 +73,8 @@ _LIBRARIES = [
         r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
         # Switches that reduce (SHARP).
         r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
-        # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is reported in the same form.
+        # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is
+        # reported in the same form.
         r"\d+ more process(?:es)? (?:has|have) sent help message help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
         r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
         r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
@@ -113,7 +118,10 @@ _WARNING_BLOCK = re.compile(
 
 
 class Remark(TypedDict):
-    """A line of a log that does not fail a run. C(host) is the one whose NCCL wrote it, None if that is unknown."""
+    """A line of a log that does not fail a run.
+
+    C(host) is the one whose NCCL wrote it, None if that is unknown.
+    """
 
     id: str
     host: str | None
@@ -123,7 +131,9 @@ class Remark(TypedDict):
 
 
 def learned_tag(before_header: str) -> re.Pattern[str] | None:
-    """Pattern of the prefix of the table's header, which all other lines have too, with other numbers. None without a prefix."""
+    """Pattern of the prefix of the table's header, which all other lines have too, with other
+    numbers. None without a prefix.
+    """
     text = before_header.rstrip("# \t")
     if not text.strip() or len(text) > 300:
         return None
@@ -191,7 +201,9 @@ class Around:
             (self.after if ended else self.within).append(line)
 
     def _learn(self, line: str, row: bool) -> None:
-        """Names of hosts before the table's own lines are tags of this log: several hosts may write to it."""
+        """Names of hosts before the table's own lines are tags of this log: several hosts may write
+        to it.
+        """
         footer = _FOOTER.search(line)
         prefix, mark, rest = line.partition("#")
         if row:
@@ -208,7 +220,10 @@ class Around:
             self.tags.append(tag)
 
     def unexpected(self, followed: bool) -> str | None:
-        """The first line that no good run prints there, or None. C(followed): another run follows in the same log."""
+        """The first line that no good run prints there, or None.
+
+        C(followed): another run follows in the same log.
+        """
         return self._first(self.within, False, None) or self._first(
             self.after, True, _ENDED if followed else None
         )
@@ -219,14 +234,19 @@ class Around:
     def _first(
         self, lines: list[str], ended: bool, objections: re.Pattern[str] | None
     ) -> str | None:
-        """C(objections): words that an unknown line must not have; None if it must not be there at all."""
+        """C(objections): words that an unknown line must not have; None if it must not be there at
+        all.
+        """
         reader = _Lines(self, lines, ended, objections)
         return next(
             (line for number, line in enumerate(lines) if reader.is_unexpected(number)), None
         )
 
     def end_of_warning(self, lines: list[str], number: int) -> int:
-        """Open MPI prints a warning between two rulers: the number of the line below it. 0 for other text, or if the warning reports an end."""
+        """Open MPI prints a warning between two rulers: the number of the line below it.
+
+        0 for other text, or if the warning reports an end.
+        """
         if not lines[number].rstrip().endswith("-" * 40):
             return 0
         block: list[str] = []
@@ -243,7 +263,10 @@ class Around:
 
 
 class _Lines:
-    """Judges the lines around a table one after the other. A known block of lines is judged as a whole, by its first line."""
+    """Judges the lines around a table one after the other.
+
+    A known block of lines is judged as a whole, by its first line.
+    """
 
     def __init__(
         self, around: Around, lines: list[str], ended: bool, objections: re.Pattern[str] | None
@@ -319,7 +342,10 @@ _SPEAKER = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[")
 
 
 def remarks(text: str) -> list[Remark]:
-    """Lines of a log that do not fail a run, but which its reader should see. Each sentence of a host is told once."""
+    """Lines of a log that do not fail a run, but which its reader should see.
+
+    Each sentence of a host is told once.
+    """
     found: dict[tuple[str, str | None, str], Remark] = {}
     for line in text.split("\n"):
         if (

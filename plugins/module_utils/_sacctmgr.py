@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Output of sacctmgr -n -P and squeue, of Slurm 21.08 to 24.11, as data. JSON output came with 23.02 only."""
+"""Output of sacctmgr -n -P and squeue, of Slurm 21.08 to 24.11, as data.
+
+JSON output came with 23.02 only.
+"""
 
 from __future__ import annotations
 
@@ -59,20 +62,23 @@ COLUMNS = {
         "MaxJobs",
     ),
 }
-# Without these words, an association of a person shows the limits that it inherits from its account as its own.
+# Without these words, an association of a person shows the limits that it inherits from its account
+# as its own.
 _WORDS = {"assoc": ["WithRawQOS", "WOPLimits"], "user": ["WithAssoc"]}
 JOB_FORMAT = "%i|%u|%a|%q|%T"
 
 
-#: Amounts by resource: GPUs, CPUs, and memory in MiB. Text of resources that this collection does not set.
+#: Amounts by resource: GPUs, CPUs, and memory in MiB. Text of resources that this collection does
+#: not set.
 Limits = Dict[str, Union[int, str]]
 
 
 class Association(NamedTuple):
     """One of an account (C(user) is empty) or of a person.
 
-    C(qos) has the names that it adds to those of its parent if it C(inherits), else all of its names. None is no limit: of C(minutes) that a job runs, of jobs
-    that wait or run (C(submit)), and of those that run (C(running)).
+    C(qos) has the names that it adds to those of its parent if it C(inherits), else all of its
+    names. None is no limit: of C(minutes) that a job runs, of jobs that wait or run (C(submit)),
+    and of those that run (C(running)).
     """
 
     cluster: str
@@ -90,14 +96,20 @@ class Association(NamedTuple):
 
 
 class User(NamedTuple):
-    """A person's default account in a cluster. C(admin) is None where the person is no administrator."""
+    """A person's default account in a cluster.
+
+    C(admin) is None where the person is no administrator.
+    """
 
     default: str
     admin: str
 
 
 class Qos(NamedTuple):
-    """A quality of service, which this collection calls a priority. C(mode) is how jobs are preempted that have it."""
+    """A quality of service, which this collection calls a priority.
+
+    C(mode) is how jobs are preempted that have it.
+    """
 
     priority: int
     preempts: tuple[str, ...]
@@ -278,7 +290,9 @@ def parse_jobs(text: str) -> list[Job]:
 
 
 def is_busy(output: str) -> bool:
-    """Return whether the same command may succeed a second later. sacctmgr may print this and exit with 0."""
+    """Return whether the same command may succeed a second later. sacctmgr may print this and exit
+    with 0.
+    """
     return (
         re.search(
             r"waiting for lock|no TRES known by type|Connection refused|Unable to contact slurmdbd|Sending PersistInit msg|timed out",
@@ -290,7 +304,10 @@ def is_busy(output: str) -> bool:
 
 
 def is_done_already(output: str) -> bool:
-    """Return whether a command failed because nothing was left to do. 22.05 and 24.11 use other words."""
+    """Return whether a command failed because nothing was left to do.
+
+    22.05 and 24.11 use other words.
+    """
     return (
         "You need to add" not in output
         and re.search(

@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a job's session in the training container finds, beside what its host knows of the container. For module host_health_info.
+"""What a job's session in the training container finds, beside what its host knows of the
+container. For module host_health_info.
 
-A program runs in the container through the port for jobs and prints JSON. Its output is of a place where users are root, so it is data of unknown shape.
+A program runs in the container through the port for jobs and prints JSON. Its output is of a place
+where users are root, so it is data of unknown shape.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ COMPARED_ELSEWHERE = ("PATH", "LD_LIBRARY_PATH")
 #: A login may extend it, as those of NGC's images do. So it is compared between hosts.
 LIBRARIES = "LD_LIBRARY_PATH"
 LONGEST = 400
-#: The program prints less. A report has to stay readable, and a number of more bits has no other digits.
+#: The program prints less. A report has to stay readable, and a number of more bits has no other
+#: digits.
 MOST_CHARACTERS, MOST_OF_A_NUMBER = 1 << 20, 1 << 64
 #: The program sends the first characters of a value's SHA-256.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()[:16]
@@ -98,7 +101,10 @@ class NoView(Exception):
 
 
 def parse_view(text: str) -> View:
-    """The JSON of the program. Login files of the image may print other lines before it. NoView for any other output."""
+    """The JSON of the program.
+
+    Login files of the image may print other lines before it. NoView for any other output.
+    """
     for line in text.splitlines():
         if line.startswith(MARK):
             if len(line) > MOST_CHARACTERS:
@@ -113,10 +119,12 @@ def parse_view(text: str) -> View:
 
 
 def cleaned(value: Any, shape: Any) -> Any:
-    """The value, if it has the shape. NoView otherwise. A line break in a text would look like another message.
+    """The value, if it has the shape.
 
-    A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape of each value, or a list: of one shape for any number, of
-    several for as many values.
+    NoView otherwise. A line break in a text would look like another message.
+
+    A shape is a type, None or a type (C(OPTIONAL)), a dictionary of shapes, C(EACH) with the shape
+    of each value, or a list: of one shape for any number, of several for as many values.
     """
     if isinstance(shape, dict):
         return _cleaned_dictionary(value, shape)
@@ -158,9 +166,11 @@ def clean_text(text: str) -> str:
 
 
 def environment_differences(container: Variables, session: Variables) -> dict[str, Any]:
-    """How a session's variables differ from those of the container's first process: names that it lacks or changes, what it adds, and what it extends.
+    """How a session's variables differ from those of the container's first process: names that it
+    lacks or changes, what it adds, and what it extends.
 
-    Both have a digest and, for few, the text by name. Values of others may be secrets and are never returned.
+    Both have a digest and, for few, the text by name. Values of others may be secrets and are never
+    returned.
     """
     names = [name for name in container if not OWN.match(name) and name not in COMPARED_ELSEWHERE]
     added = [name for name in sorted(session) if name not in container and not OWN.match(name)]
@@ -175,7 +185,8 @@ def environment_differences(container: Variables, session: Variables) -> dict[st
 
 def _is_missing(name: str, container: Variables, session: Variables) -> bool:
     """Return whether a session should have a variable of the container and lacks it."""
-    # sshd sets no variable without a value, and the entrypoint's shell passes on none with another name.
+    # sshd sets no variable without a value, and the entrypoint's shell passes on none with another
+    # name.
     can_be_set = NAMED.match(name + "=") is not None and container[name][0] != EMPTY_DIGEST
     return name not in session and can_be_set
 
@@ -197,14 +208,19 @@ def without_password(text: str) -> str:
 
 
 def origin_of(path: str, layer: str, mounts: list[str]) -> str:
-    """Where a file of a container is from: V(mount), V(container) (written after the start) or V(image). C(layer) is the folder of its own layer."""
+    """Where a file of a container is from: V(mount), V(container) (written after the start) or
+    V(image). C(layer) is the folder of its own layer.
+    """
     if any((path + "/").startswith(mount.rstrip("/") + "/") for mount in mounts):
         return "mount"
     return "container" if layer and os.path.lexists(layer + path) else "image"
 
 
 def layer_of(found: Inspected, mountinfo: str) -> str:
-    """The folder of a container's own layer, empty if it has none. Only overlay2 has it in C(docker inspect), but any overlayfs in the container's mounts."""
+    """The folder of a container's own layer, empty if it has none.
+
+    Only overlay2 has it in C(docker inspect), but any overlayfs in the container's mounts.
+    """
     graph = found.get("GraphDriver") or {}
     if graph.get("Name") == "overlay2":
         folder: str = (graph.get("Data") or {}).get("UpperDir", "")

@@ -4,7 +4,8 @@
 
 """Parsers for the output of Slurm's commands, 21.08 to 24.11. Text in, data out.
 
-Each reading uses the format in which no text of a person can be taken for a field, in all of these versions:
+Each reading uses the format in which no text of a person can be taken for a field, in all of these
+versions:
 
 - Nodes, partitions, reservations and the configuration come from ``scontrol``. It prints ``Key=value`` words, and only administrators write its texts.
   In nodes, only reason, comment and what follows are free text, and they come last. ``--oneliner``, because it replaces the line breaks of a reason.
@@ -92,7 +93,8 @@ JOB_FIELDS = (
 ).split()
 # ExitCode is the last one because it has a fixed form.
 FINISHED_FIELDS = "JobID JobIDRaw User Account QOS Partition State Submit Start End ElapsedRaw NodeList AllocTRES Reason JobName Comment ExitCode".split()
-#: Field that parse_finished reads on request. Administrators write it, and role monitoring keeps the use of GPUs in it.
+#: Field that parse_finished reads on request. Administrators write it, and role monitoring keeps
+#: the use of GPUs in it.
 ADMIN_COMMENT = "AdminComment"
 
 # Other programs and people rely on reasons of their own: only what begins with this is ours.
@@ -163,7 +165,8 @@ _LEADING_NUMBER = re.compile(r"[0-9]+")
 
 #: A resource of many names as numbers, such as GPUs by model.
 Amounts = Dict[str, int]
-#: A line of a command by field, and an entry as a module returns it. Times are text in UTC, such as 2026-01-31T23:59:59Z, and None if Slurm has none.
+#: A line of a command by field, and an entry as a module returns it. Times are text in UTC, such as
+#: 2026-01-31T23:59:59Z, and None if Slurm has none.
 Values = Dict[str, str]
 Entry = Dict[str, Any]
 
@@ -233,7 +236,11 @@ class Partition(TypedDict):
 
 
 class Job(TypedDict):
-    """A job of the queue. C(array) has id and tasks, C(het) id and offset, both None for other jobs. C(start_estimate) is of jobs that wait."""
+    """A job of the queue.
+
+    C(array) has id and tasks, C(het) id and offset, both None for other jobs. C(start_estimate) is
+    of jobs that wait.
+    """
 
     id: int
     array: Entry | None
@@ -299,7 +306,10 @@ class Config(TypedDict):
 
 
 class Association(TypedDict):
-    """The limits of an account, or of a person in one. None is no limit, and for C(shares) those of the parent."""
+    """The limits of an account, or of a person in one.
+
+    None is no limit, and for C(shares) those of the parent.
+    """
 
     cluster: str
     account: str
@@ -339,8 +349,11 @@ class Qos(TypedDict):
 
 
 def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for Slurm's commands: without settings that change their output, and with times in UTC."""
-    # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output. SLURM_CONF and SLURM_CONF_SERVER name the cluster.
+    """Return the environment for Slurm's commands: without settings that change their output, and
+    with times in UTC.
+    """
+    # SLURM_TIME_FORMAT, SQUEUE_FORMAT, SINFO_FORMAT and SLURM_CLUSTERS would change the output.
+    # SLURM_CONF and SLURM_CONF_SERVER name the cluster.
     kept = {
         name: value
         for name, value in environment.items()
@@ -351,7 +364,10 @@ def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def events_command(start: str, node: str = "") -> list[str]:
-    """Return the command that lists when nodes were out of service, since a time of Slurm. C(node) is one of them; empty for all."""
+    """Return the command that lists when nodes were out of service, since a time of Slurm.
+
+    C(node) is one of them; empty for all.
+    """
     return [
         "sacctmgr",
         "--noheader",
@@ -386,7 +402,10 @@ def parse_events(text: str) -> list[Event]:
 
 
 def jobs_command(mark: str) -> list[str]:
-    """Return the command whose output parse_jobs reads. C(mark) must not begin with a digit, which squeue takes for the width of a field."""
+    """Return the command whose output parse_jobs reads.
+
+    C(mark) must not begin with a digit, which squeue takes for the width of a field.
+    """
     fields = ",".join("%s:%s" % (field, mark) for field in JOB_FIELDS)
     return ["squeue", "--all", "--noheader", "--noconvert", "--Format=" + fields]
 
@@ -394,7 +413,9 @@ def jobs_command(mark: str) -> list[str]:
 def finished_command(
     mark: str, since: str, until: str = "", with_admin_comment: bool = False
 ) -> list[str]:
-    """Return the command whose output parse_finished reads: jobs of the time from C(since), until now unless C(until) says another time."""
+    """Return the command whose output parse_finished reads: jobs of the time from C(since), until
+    now unless C(until) says another time.
+    """
     fields = list(FINISHED_FIELDS)
     if with_admin_comment:
         fields.insert(-1, ADMIN_COMMENT)
@@ -444,7 +465,10 @@ def _time(key: str, value: str, line: str) -> str | None:
 
 
 def minutes(value: str) -> int | None:
-    """Return the minutes of [days-]hours:minutes:seconds, rounded up. None if it is unlimited or not set."""
+    """Return the minutes of [days-]hours:minutes:seconds, rounded up.
+
+    None if it is unlimited or not set.
+    """
     if value in _NONE or value in (
         "UNLIMITED",
         "INFINITE",
@@ -486,7 +510,9 @@ def _gpus_of_tres(tres: Amounts) -> tuple[int, Amounts]:
 
 
 def parse_gres(value: str) -> Amounts:
-    """Return the GPUs in C(gpu:h100:4(S:0-1),gpu:2,mps:100) by model; the model is empty if none is configured."""
+    """Return the GPUs in C(gpu:h100:4(S:0-1),gpu:2,mps:100) by model; the model is empty if none is
+    configured.
+    """
     found: Amounts = {}
     # What is in parentheses (sockets, indices) contains commas too.
     bare = re.sub(r"\([^()]*\)", "", "" if value in _NONE else value)
@@ -543,7 +569,10 @@ def _numbers(ranges: str, value: str) -> list[str]:
 
 
 def _records(text: str, first: str, free: Sequence[str] = ()) -> Iterator[tuple[str, Values, str]]:
-    """Yield (line, values by key, free text) of each line of scontrol --oneliner. The free text begins with one of the keys C(free)."""
+    """Yield (line, values by key, free text) of each line of scontrol --oneliner.
+
+    The free text begins with one of the keys C(free).
+    """
     if not text.strip():
         raise ParseError("scontrol printed nothing; expected lines that begin with %s=" % first)
     if not text.endswith("\n"):
@@ -600,7 +629,8 @@ def _reason(rest: str) -> tuple[str, str, str | None]:
     if not rest.startswith(" Reason="):
         return "", "", None
     text = rest[len(" Reason=") :]
-    # The name and time follow the first line. It may itself contain some in brackets, so what follows them must fit.
+    # The name and time follow the first line. It may itself contain some in brackets, so what
+    # follows them must fit.
     stamp = re.search(
         r" \[([^\s\[\]@]{1,64})@([0-9T:-]{19}|Unknown|None)\](?=        |$| %s)" % _AFTER_REASON,
         text,
@@ -620,9 +650,12 @@ def _reason(rest: str) -> tuple[str, str, str | None]:
 
 
 def _usable_cpus(values: Values, line: str) -> int:
-    """Return the CPUs of a node that jobs get: those of CoreSpecCount and CPUSpecList are not among them."""
+    """Return the CPUs of a node that jobs get: those of CoreSpecCount and CPUSpecList are not among
+    them.
+    """
     total = _number("CPUTot", values["CPUTot"], line)
-    # Slurm 21.08 has only the other one. A node whose configuration is not in force yet has 0 there.
+    # Slurm 21.08 has only the other one. A node whose configuration is not in force yet has 0
+    # there.
     configured = str(parse_tres(values.get("CfgTRES", "")).get("cpu", ""))
     words = [values.get("CPUEfctv", ""), configured]
     usable = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
@@ -630,7 +663,9 @@ def _usable_cpus(values: Values, line: str) -> int:
 
 
 def _usable_memory(values: Values, line: str) -> int:
-    """Return the MiB of a node that jobs get: Slurm keeps MemSpecLimit for its daemons and the system."""
+    """Return the MiB of a node that jobs get: Slurm keeps MemSpecLimit for its daemons and the
+    system.
+    """
     total = _number("RealMemory", values["RealMemory"], line)
     kept = values.get("MemSpecLimit", "")
     return max(0, total - int(kept)) if re.fullmatch("[0-9]{1,12}", kept) else total
@@ -639,7 +674,8 @@ def _usable_memory(values: Values, line: str) -> int:
 def _used_gpus(total: Amounts, values: Values) -> Amounts:
     """Return the GPUs in use by the models of a node, C(total).
 
-    GresUsed may name no model, or another spelling of it. AllocTRES has the number of all of them, and of each model that Slurm accounts for.
+    GresUsed may name no model, or another spelling of it. AllocTRES has the number of all of them,
+    and of each model that Slurm accounts for.
     """
     used = parse_gres(values.get("GresUsed", ""))
     count, models = _gpus_of_tres(parse_tres(values.get("AllocTRES", "")))
@@ -706,10 +742,12 @@ def details_command(number: int) -> list[str]:
 
 
 def parse_positions(text: str, number: int) -> dict[str, list[int]]:
-    """Return the positions of a job's GPUs in Slurm's list of each host, from details_command(number).
+    """Return the positions of a job's GPUs in Slurm's list of each host, from
+    details_command(number).
 
-    The name of a job may have line breaks, and lines that look like these. So the caller has to compare their number with that of the GPUs of the job. The
-    number of an array is also that of one of its tasks, and scontrol prints all of them.
+    The name of a job may have line breaks, and lines that look like these. So the caller has to
+    compare their number with that of the GPUs of the job. The number of an array is also that of
+    one of its tasks, and scontrol prints all of them.
     """
     found: dict[str, list[int]] = {}
     is_own = False
@@ -817,7 +855,10 @@ def parse_config(text: str) -> Config:
 
 
 def parse_jobs(text: str, mark: str) -> list[Job]:
-    """Return the jobs in the output of jobs_command(mark), in its order. A job array that waits is one entry."""
+    """Return the jobs in the output of jobs_command(mark), in its order.
+
+    A job array that waits is one entry.
+    """
     width = len(JOB_FIELDS)
     pieces = text.split(mark)
     last = pieces.pop()
@@ -967,9 +1008,11 @@ def _finished(fields: Sequence[str], line: str, amounts: _Memo, hosts: _Memo) ->
 
 
 def parse_finished(text: str, mark: str, with_admin_comment: bool = False) -> list[Entry]:
-    """Return the jobs in the output of finished_command(mark), in its order, with those that still run.
+    """Return the jobs in the output of finished_command(mark), in its order, with those that still
+    run.
 
-    C(cancelled_by) is missing for jobs that were still in the memory of the controller when it was restarted: it then writes their records again, without it.
+    C(cancelled_by) is missing for jobs that were still in the memory of the controller when it was
+    restarted: it then writes their records again, without it.
     """
     jobs: list[Entry] = []
     if not text.strip():
@@ -1005,7 +1048,10 @@ def parse_finished(text: str, mark: str, with_admin_comment: bool = False) -> li
 
 
 def _table(text: str, fields: Sequence[str]) -> Iterator[tuple[str, Values]]:
-    """Yield (line, values by field) of each line of sacctmgr. A person without privileges may see none."""
+    """Yield (line, values by field) of each line of sacctmgr.
+
+    A person without privileges may see none.
+    """
     if text and not text.endswith("\n"):
         raise ParseError("the last line is incomplete: %.160r" % text.rsplit("\n", 1)[-1])
     for line in text.split("\n")[:-1]:
@@ -1103,9 +1149,11 @@ def usage_command(person: str) -> list[str]:
 
 
 def parse_usage(text: str) -> list[Entry]:
-    """Return how much of its limits each association uses, and the limits as P(parse_associations) has them, from C(scontrol show assoc_mgr).
+    """Return how much of its limits each association uses, and the limits as P(parse_associations)
+    has them, from C(scontrol show assoc_mgr).
 
-    The controller answers this, without the database and in a tenth of its time. It does not tell the QOS.
+    The controller answers this, without the database and in a tenth of its time. It does not tell
+    the QOS.
     """
     found: list[Entry] = []
     for line in text.split("\n"):
@@ -1235,7 +1283,9 @@ def why_no_answer(rc: int, stdout: str, stderr: str) -> tuple[str, str]:
 
 
 def credential_fault(text: str) -> str:
-    """Return auth_key, auth_clock or empty for the output of unmunge, which decoded a new credential of the controller."""
+    """Return auth_key, auth_clock or empty for the output of unmunge, which decoded a new
+    credential of the controller.
+    """
     match = re.search(
         r"^(?:STATUS:|unmunge: Error:) +(.*?) *(?:\([0-9]+\))?$", text[:4000], re.MULTILINE
     )
@@ -1265,7 +1315,10 @@ def controllers_of(text: str) -> tuple[list[str], int]:
 
 
 def reason_of(text: str) -> str:
-    """Return the reason with our prefix, in one line, and not longer than MAX_REASON. Empty if there is no text."""
+    """Return the reason with our prefix, in one line, and not longer than MAX_REASON.
+
+    Empty if there is no text.
+    """
     # A finding may quote a whole log.
     words = " ".join(printable(text[: 10 * MAX_REASON], instead=" ").split())
     if words.startswith(REASON_PREFIX.strip()):
@@ -1284,7 +1337,10 @@ def is_ours(reason: str) -> bool:
 def node_state_plan(
     found: Iterable[Node], names: Iterable[str], state: str, reason: str, only_ours: bool
 ) -> dict[str, str]:
-    """Return what slurm_node_state does with each node: {name: drain, resume, unchanged or kept}. C(found) is from parse_nodes."""
+    """Return what slurm_node_state does with each node: {name: drain, resume, unchanged or kept}.
+
+    C(found) is from parse_nodes.
+    """
     nodes = {node["name"]: node for node in found}
     plan: dict[str, str] = {}
     for name in dict.fromkeys(names):
@@ -1302,8 +1358,8 @@ def _drain_action(node: Node, reason: str, only_ours: bool) -> str:
         if node["reason"] == reason:
             return "unchanged"
         return "kept" if foreign else "drain"
-    # Slurm itself sets nodes down that do not respond. They must not return to service by themselves before the finding is cleared. A person's
-    # reason for a node that is down stays.
+    # Slurm itself sets nodes down that do not respond. They must not return to service by
+    # themselves before the finding is cleared. A person's reason for a node that is down stays.
     is_down = node["states"][0] in ("down", "error")
     return "kept" if foreign and node["reason_user"] != SLURM_USER and is_down else "drain"
 
@@ -1317,5 +1373,6 @@ def _resume_action(node: Node, only_ours: bool) -> str:
 
 def state_word(node: Node, action: str) -> str:
     """Return the state for C(scontrol update) that does the action with the node."""
-    # Slurm refuses RESUME for a node that has not registered since the controller was first started.
+    # Slurm refuses RESUME for a node that has not registered since the controller was first
+    # started.
     return "undrain" if action == "resume" and node["states"][0] == "unknown" else action

@@ -4,9 +4,10 @@
 
 """What was found in Slurm's accounting database and what is requested, as commands of sacctmgr.
 
-The record remembers what was created and the former values of what was changed. Only that is removed or restored. A record is a dictionary of "qos NAME",
-"account NAME", "member ACCOUNT PERSON" and "operator PERSON"; each has C(created), C(fields) with [former value, value that was set] by field, and an account
-the QOS that were added to it.
+The record remembers what was created and the former values of what was changed. Only that is
+removed or restored. A record is a dictionary of "qos NAME", "account NAME", "member ACCOUNT PERSON"
+and "operator PERSON"; each has C(created), C(fields) with [former value, value that was set] by
+field, and an account the QOS that were added to it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ __all__ = [
     "settled_record",
 ]
 
-#: What is planned: ("qos", NAME), ("account", NAME), ("member", ACCOUNT, PERSON) or ("operator", PERSON).
+#: What is planned: ("qos", NAME), ("account", NAME), ("member", ACCOUNT, PERSON) or ("operator",
+#: PERSON).
 Key = Tuple[str, ...]
 #: The values of a key, by field.
 Fields = Dict[str, Any]
@@ -69,7 +71,8 @@ _DEFAULTS: dict[str, Fields] = {
     },
     "member": {"gpus": None, "submit": None},
 }
-# Rights in Slurm: those of operators, and none. AdminLevel=Operator sees all jobs, but slurmctld lets only an Administrator drain nodes (22.05.8).
+# Rights in Slurm: those of operators, and none. AdminLevel=Operator sees all jobs, but slurmctld
+# lets only an Administrator drain nodes (22.05.8).
 _OPERATOR, _NO_RIGHTS = "Administrator", ("", "None", "Not Set")
 # Options of an account that have a default for the whole cluster: fields here, and the factor.
 _WITH_DEFAULT = {
@@ -82,7 +85,10 @@ _TRES = {"gpus": GPU, "cpus": CPU, "memory_mib": MEMORY}
 
 
 class Found(NamedTuple):
-    """The tables of the database, as _sacctmgr reads them. C(users) is of the cluster, the rest of all clusters."""
+    """The tables of the database, as _sacctmgr reads them.
+
+    C(users) is of the cluster, the rest of all clusters.
+    """
 
     cluster: str
     qos: dict[str, Qos]
@@ -100,7 +106,10 @@ class Priority(TypedDict, total=False):
 
 
 class Account(TypedDict, total=False):
-    """An entry of option C(accounts) of module slurm_accounts. C(defaults) has the last four options."""
+    """An entry of option C(accounts) of module slurm_accounts.
+
+    C(defaults) has the last four options.
+    """
 
     name: str
     description: str | None
@@ -116,7 +125,10 @@ class Account(TypedDict, total=False):
 
 
 class Entry(TypedDict, total=False):
-    """The record of a key: [former value, value that was set] by field. C(qos) are those that an account got."""
+    """The record of a key: [former value, value that was set] by field.
+
+    C(qos) are those that an account got.
+    """
 
     created: bool
     fields: dict[str, list[Any]]
@@ -147,7 +159,10 @@ class Kept(TypedDict):
 
 
 class Step(NamedTuple):
-    """Arguments of sacctmgr. C(content) is the file that LOAD stands for, C(what) says what the step does."""
+    """Arguments of sacctmgr.
+
+    C(content) is the file that LOAD stands for, C(what) says what the step does.
+    """
 
     arguments: list[str]
     what: str
@@ -155,7 +170,10 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """C(removes) says whether jobs may be in the way, and C(waiting) that they are. C(others) are members that others have added."""
+    """C(removes) says whether jobs may be in the way, and C(waiting) that they are.
+
+    C(others) are members that others have added.
+    """
 
     changes: list[Change]
     steps: list[Step]
@@ -240,7 +258,9 @@ def default_priority(priorities: Sequence[Priority]) -> str:
 
 
 def _in_order(priorities: Sequence[Priority]) -> list[Priority]:
-    """Return priorities in an order of creation: a QOS must exist before another one can preempt it."""
+    """Return priorities in an order of creation: a QOS must exist before another one can preempt
+    it.
+    """
     ordered: list[Priority] = []
     waiting = list(priorities)
     while waiting:
@@ -256,7 +276,8 @@ def _requested_qos(priorities: Sequence[Priority]) -> dict[Key, Fields]:
     requested: dict[Key, Fields] = {}
     preempted = {name for entry in priorities for name in entry.get("preempts") or []}
     for entry in _in_order(priorities):
-        # DenyOnLimit refuses a job at submit that alone is over a limit. It would wait for ever otherwise.
+        # DenyOnLimit refuses a job at submit that alone is over a limit. It would wait for ever
+        # otherwise.
         fields: Fields = {
             "priority": entry.get("priority", 0),
             "preempts": sorted(entry.get("preempts") or []),
@@ -344,7 +365,9 @@ def _state(found: Found) -> dict[Key, Fields]:
 
 
 class _Planner:
-    """Compares the request with what was found, and collects what to create, set, take away and delete."""
+    """Compares the request with what was found, and collects what to create, set, take away and
+    delete.
+    """
 
     def __init__(
         self,
@@ -428,7 +451,10 @@ class _Planner:
         return {"created": True, "fields": former}
 
     def change(self, key: Key, fields: Fields) -> Entry:
-        """Set the fields of a key that exists, and return its record. Fields that are no longer requested are restored."""
+        """Set the fields of a key that exists, and return its record.
+
+        Fields that are no longer requested are restored.
+        """
         entry = self.record.get(key, {})
         recorded, values = entry.get("fields", {}), {}
         for name, value in fields.items():
@@ -440,7 +466,9 @@ class _Planner:
         return {"created": entry.get("created", False), "fields": values}
 
     def request_qos(self, key: Key) -> list[str]:
-        """Give an account all priorities, take away those of earlier runs, and return those that are ours."""
+        """Give an account all priorities, take away those of earlier runs, and return those that
+        are ours.
+        """
         account, requested = key[1], set(self.priorities)
         ours: set[str] = set()
         listed: set[str] = set()
@@ -483,7 +511,8 @@ class _Planner:
             if reason:
                 self.keep(key, entry, reason)
             elif jobs:
-                # Slurm refuses to delete it. No more jobs can be submitted, and those that run go on.
+                # Slurm refuses to delete it. No more jobs can be submitted, and those that run go
+                # on.
                 self.field(key, "submit", 0)
                 fields = dict(entry.get("fields", {}))
                 former = fields.get("submit", [self.state[key]["submit"]])[0]
@@ -493,7 +522,10 @@ class _Planner:
                 self.deleted.append(key)
 
     def reason_to_keep_member(self, key: Key, leaving: Iterable[Key]) -> str:
-        """Return why an association of a person is not deleted, empty if it can be. C(leaving) are the keys that this run removes."""
+        """Return why an association of a person is not deleted, empty if it can be.
+
+        C(leaving) are the keys that this run removes.
+        """
         dummy, account, person = key
         if any(row.partition and (row.account, row.user) == key[1:] for row in self.rows):
             return "it has associations with partitions that were made by others, which would be deleted too"
@@ -564,7 +596,9 @@ class _Planner:
         return default == name or (name in row.qos and name not in taken)
 
     def default_accounts(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return {person: default account} of those who get another one, and {person: default account} for new associations."""
+        """Return {person: default account} of those who get another one, and {person: default
+        account} for new associations.
+        """
         changed: dict[str, str] = {}
         in_file: dict[str, str] = {}
         former, new = self.accounts_of_people()
@@ -582,7 +616,9 @@ class _Planner:
         return changed, in_file
 
     def accounts_of_people(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Return {person: accounts} of the associations that were found, and of those that are created."""
+        """Return {person: accounts} of the associations that were found, and of those that are
+        created.
+        """
         members = [row for row in self.rows if row.user and row.account != "root"]
         created = [key for key in self.created if key[0] == "member"]
         return (
@@ -599,7 +635,9 @@ class _Planner:
         return [name for name in accounts if ("member", name, person) not in self.deleted]
 
     def first_account(self, person: str, remaining: Iterable[str]) -> str:
-        """Return the first requested account of a person, else the first that remains, else nothing."""
+        """Return the first requested account of a person, else the first that remains, else
+        nothing.
+        """
         requested = [key[1] for key in self.member_of(person)]
         return (requested + sorted(remaining) + [""])[0]
 
@@ -691,7 +729,8 @@ class _Planner:
         steps = self.qos_steps()
         new = [key for key in self.created if key[0] != "qos"]
         if new:
-            # One transaction, which is done as a whole or not at all. An add command for each account takes twice as long.
+            # One transaction, which is done as a whole or not at all. An add command for each
+            # account takes twice as long.
             names = _listed([" ".join(key) for key in new])
             steps.append(Step(["load", "file=LOAD"], "add " + names, self.file(new, in_file)))
         steps += self.account_steps()
@@ -796,7 +835,8 @@ class _Planner:
             if key[0] != "member":
                 continue
             dummy, account, person = key
-            # Slurm refuses to delete a default account, unless the person has no other one left in the cluster.
+            # Slurm refuses to delete a default account, unless the person has no other one left in
+            # the cluster.
             if not here[person] <= deleted or self.member_of(person):
                 groups.setdefault(account, []).append(person)
             elif person in elsewhere:
@@ -819,7 +859,8 @@ class _Planner:
         here_only = [name for name in accounts if name in elsewhere]
         whole = [name for name in accounts if name not in elsewhere]
         delete, what = ["delete", "account", "where"], "remove account"
-        # If the cluster is named, only the association is deleted, and sacctmgr show account still has the account.
+        # If the cluster is named, only the association is deleted, and sacctmgr show account still
+        # has the account.
         return _commands(delete, whole, [], what) + _commands(
             delete, here_only, [self.cluster], what
         )
@@ -957,7 +998,9 @@ def settled_record(
 
 
 def _settled_fields(now: Fields, new: Entry, old: Entry) -> dict[str, list[Any]]:
-    """Return the fields of a record whose value is what the database has, those of the new record first."""
+    """Return the fields of a record whose value is what the database has, those of the new record
+    first.
+    """
     recorded, former = new.get("fields", {}), old.get("fields", {})
     fields = {name: values for name, values in former.items() if now[name] == values[1]}
     fields.update({name: values for name, values in recorded.items() if now[name] == values[1]})

@@ -77,7 +77,8 @@ class Slurm:
             return run.stdout
         if run.cause == "timeout":
             evidence = "no answer within %d seconds" % self.module.params["timeout"]
-            # Slurm's commands try again for minutes. That the controller cannot be reached is the more useful cause.
+            # Slurm's commands try again for minutes. That the controller cannot be reached is the
+            # more useful cause.
             cause = self._probe() or "timeout"
         elif run.cause:
             cause, evidence = run.cause, run.evidence
@@ -109,7 +110,9 @@ class Slurm:
     def wait_for_jobs(
         self, nodes: Iterable[str], wait: int, reservation: str = ""
     ) -> tuple[list[_slurm.Job], int]:
-        """Wait C(wait) seconds until no job runs on the nodes, but for those of the reservation. Returns the jobs that still run, and the seconds waited.
+        """Wait C(wait) seconds until no job runs on the nodes, but for those of the reservation.
+
+        Returns the jobs that still run, and the seconds waited.
 
         The time limit of the commands does not include it.
         """
@@ -155,7 +158,9 @@ class Slurm:
         )
 
     def _probe(self) -> str:
-        """controller_down, controller_unreachable, or empty if a controller accepts a connection or the configuration is not known."""
+        """controller_down, controller_unreachable, or empty if a controller accepts a connection or
+        the configuration is not known.
+        """
         for path in [os.environ.get("SLURM_CONF", "")] + CONFIGURATIONS:
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -177,7 +182,9 @@ class Slurm:
         return found
 
     def _credential(self) -> str:
-        """Return auth_key, auth_clock or empty, by what this host's MUNGE says of the module's option C(credential)."""
+        """Return auth_key, auth_clock or empty, by what this host's MUNGE says of the module's
+        option C(credential).
+        """
         unmunge = self.module.get_bin_path("unmunge")
         if not unmunge:
             return ""

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What Slurm needs to know about a host: text of /proc, /sys, slurmd and systemctl in, typed data out."""
+"""What Slurm needs to know about a host: text of /proc, /sys, slurmd and systemctl in, typed data
+out.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ __all__ = [
 
 
 class Hardware(TypedDict):
-    """What slurm.conf says of a node. C(sockets) are those of the whole host, C(real_memory) is in MiB."""
+    """What slurm.conf says of a node.
+
+    C(sockets) are those of the whole host, C(real_memory) is in MiB.
+    """
 
     cpus: int
     boards: int
@@ -40,7 +45,9 @@ class Hardware(TypedDict):
 
 
 class Cgroups(TypedDict):
-    """The control groups of a host: their version, 0 without any, whether Slurm can use them or C(why) not, and whether it can limit cores and swap."""
+    """The control groups of a host: their version, 0 without any, whether Slurm can use them or
+    C(why) not, and whether it can limit cores and swap.
+    """
 
     version: int
     usable: bool
@@ -60,14 +67,16 @@ class Unit(TypedDict):
     runtime_directory: str
 
 
-# What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainDevices, ConstrainRAMSpace, and the freezer of version 1.
-# Version 2 limits devices by a program in the kernel, which has no controller.
+# What task/cgroup and proctrack/cgroup use: cgroup.conf(5), ConstrainDevices, ConstrainRAMSpace,
+# and the freezer of version 1. Version 2 limits devices by a program in the kernel, which has no
+# controller.
 _CONTROLLERS = {
     0: ("devices", "freezer", "memory"),
     1: ("devices", "freezer", "memory"),
     2: ("memory",),
 }
-# ConstrainCores uses it. A kernel may lack it, and slurmd does not start with a setting that needs it.
+# ConstrainCores uses it. A kernel may lack it, and slurmd does not start with a setting that needs
+# it.
 _CORES_CONTROLLER = "cpuset"
 _HARDWARE = {
     "CPUs": "cpus",
@@ -80,7 +89,10 @@ _HARDWARE = {
 
 
 def release(version: str | None) -> str:
-    """Return the release of a package's version: 23.11 of 23.11.4-1.2ubuntu5. It is empty if the version has none."""
+    """Return the release of a package's version: 23.11 of 23.11.4-1.2ubuntu5.
+
+    It is empty if the version has none.
+    """
     found = re.match(r"(?:\d+:)?(\d{2}\.\d{2})(?:\D|$)", version or "")
     return found.group(1) if found else ""
 
@@ -108,9 +120,12 @@ def memory_total_mib(meminfo: str) -> int:
 
 
 def hardware_of(topology: Sequence[tuple[Any, Any]], meminfo: str) -> Hardware:
-    """Return the same values as slurmd. C(topology) has (package, core) of each CPU that the host may use.
+    """Return the same values as slurmd.
 
-    Slurm describes a host by three factors. CPUs that do not fit into them, as in a container with some CPUs of a larger machine, are cores of one socket.
+    C(topology) has (package, core) of each CPU that the host may use.
+
+    Slurm describes a host by three factors. CPUs that do not fit into them, as in a container with
+    some CPUs of a larger machine, are cores of one socket.
     """
     cpus = len(topology)
     sockets, cores = len({package for package, dummy in topology}), len(set(topology))
@@ -128,9 +143,12 @@ def hardware_of(topology: Sequence[tuple[Any, Any]], meminfo: str) -> Hardware:
 
 
 def sockets_of(cpulist: str, packages: Mapping[int, Any]) -> list[int]:
-    """Return the sockets with these CPUs as Slurm numbers sockets, which is by their first CPU. C(packages) has the package of each CPU of the host.
+    """Return the sockets with these CPUs as Slurm numbers sockets, which is by their first CPU.
 
-    C(cpulist) is local_cpulist of a PCI device, such as C(0-31,64-95). CPUs that the host may not use, or that are offline, do not count.
+    C(packages) has the package of each CPU of the host.
+
+    C(cpulist) is local_cpulist of a PCI device, such as C(0-31,64-95). CPUs that the host may not
+    use, or that are offline, do not count.
     """
     cpus: set[int] = set()
     for first, last in re.findall(r"(\d{1,5})(?:-(\d{1,5}))?", cpulist):
@@ -142,10 +160,12 @@ def sockets_of(cpulist: str, packages: Mapping[int, Any]) -> list[int]:
 def cgroups(mountinfo: str, controllers: str, container: str, swap: bool) -> Cgroups:
     """Return C(version), C(usable), C(why) not, and whether C(cores) and C(swap) can be limited.
 
-    C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the unified tree, C(swap) whether a group of it has
-    memory.swap.max: a kernel without swap, or with swapaccount=0, has none, and slurmd then ends if it should limit swap. With version 1 swap is not
-    limited, because the kernel counts it only if it was started for it. A container shares the tree with its kernel's other processes: slurmd would
-    move processes that are not its own, and systemd in the container cannot delegate a scope to it.
+    C(mountinfo) is that of process 1, C(controllers) the content of cgroup.controllers of the
+    unified tree, C(swap) whether a group of it has memory.swap.max: a kernel without swap, or with
+    swapaccount=0, has none, and slurmd then ends if it should limit swap. With version 1 swap is
+    not limited, because the kernel counts it only if it was started for it. A container shares the
+    tree with its kernel's other processes: slurmd would move processes that are not its own, and
+    systemd in the container cannot delegate a scope to it.
     """
     version, found = _mounted_controllers(mountinfo, controllers)
     missing = [name for name in _CONTROLLERS[version] if name not in found]
@@ -166,7 +186,9 @@ def cgroups(mountinfo: str, controllers: str, container: str, swap: bool) -> Cgr
 
 
 def _mounted_controllers(mountinfo: str, controllers: str) -> tuple[int, list[str]]:
-    """Return the version of the control groups, 0 without any, and the controllers that can be used."""
+    """Return the version of the control groups, 0 without any, and the controllers that can be
+    used.
+    """
     mounts = parse_mountinfo(mountinfo)
     unified = [mount["path"] for mount in mounts if mount["type"] == "cgroup2"]
     if "/sys/fs/cgroup" in unified:
@@ -201,7 +223,10 @@ def parse_units(text: str) -> dict[str, Unit]:
 
 
 def key_digest(key: bytes, salt: str) -> str:
-    """Return 16 characters that are equal on two hosts with the same key. The salt is that of one run, so that the result tells nothing later."""
+    """Return 16 characters that are equal on two hosts with the same key.
+
+    The salt is that of one run, so that the result tells nothing later.
+    """
     if not key or not salt:
         return ""
     return hmac.new(salt.encode("utf-8"), key, hashlib.sha256).hexdigest()[:16]

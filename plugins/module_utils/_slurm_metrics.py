@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Metrics of Slurm: data of the parsers in, families out. Only C(trainyard_slurm_job_info) names people."""
+"""Metrics of Slurm: data of the parsers in, families out.
+
+Only C(trainyard_slurm_job_info) names people.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ _RUNS = ("running", "completing")
 
 
 def seconds_of(text: str | None) -> float | None:
-    """Return the seconds since 1970 of a time of the parsers, such as 2026-11-30T03:55:00Z, None for no time."""
+    """Return the seconds since 1970 of a time of the parsers, such as 2026-11-30T03:55:00Z, None
+    for no time.
+    """
     if not text:
         return None
     return float(calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")))
@@ -199,7 +204,8 @@ def _node_families(nodes: list[dict[str, Any]], now: float) -> list[Family]:
 
 
 def waiting(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the jobs that wait in the order in which Slurm looks at them, without anything that names a person, a group or a job.
+    """Return the jobs that wait in the order in which Slurm looks at them, without anything that
+    names a person, a group or a job.
 
     C(jobs) are of P(_slurm.parse_jobs). One that is held has no place.
     """
@@ -214,5 +220,7 @@ def waiting(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def queue_families(
     nodes: list[dict[str, Any]], jobs: list[dict[str, Any]], usage: list[dict[str, Any]], now: float
 ) -> list[Family]:
-    """Return the families of the queue, from what the parsers of C(_slurm) return, and the time in seconds since 1970."""
+    """Return the families of the queue, from what the parsers of C(_slurm) return, and the time in
+    seconds since 1970.
+    """
     return _job_families(jobs, now) + _quota_families(usage) + _node_families(nodes, now)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is wrong with a list of priorities. The input rules, the plan and module slurm_accounts use this one check. A pure function."""
+"""What is wrong with a list of priorities.
+
+The input rules, the plan and module slurm_accounts use this one check. A pure function.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from typing import Any, Mapping, Sequence
 
 __all__ = ["MOST", "NAME", "NAMES", "priority_faults"]
 
-# sacctmgr folds names to lower case. It accepts any character, and its own output is ambiguous with some.
+# sacctmgr folds names to lower case. It accepts any character, and its own output is ambiguous with
+# some.
 NAME = re.compile(r"(?!root$)[a-z][a-z0-9_-]{0,39}", re.ASCII)
 NAMES = "lower-case letters, digits, _ and -, at most 40, beginning with a letter, and not root"
 MOST = 1000000
 
 
 def _circle(preempts: Mapping[str, list[str]]) -> list[str]:
-    """Return the names of priorities that preempt each other in a circle, in its order, [] if there is none."""
+    """Return the names of priorities that preempt each other in a circle, in its order, [] if there
+    is none.
+    """
 
     def walk(name: str, path: list[str]) -> list[str]:
         if name in path:
@@ -38,7 +44,10 @@ def _circle(preempts: Mapping[str, list[str]]) -> list[str]:
 
 
 def priority_faults(priorities: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is wrong with entries of C(name), C(priority) and C(preempts), one sentence each. The caller names the variable before each of them."""
+    """Return what is wrong with entries of C(name), C(priority) and C(preempts), one sentence each.
+
+    The caller names the variable before each of them.
+    """
     found: list[str] = []
     preempts: dict[str, list[str]] = {}
     names = [str(entry.get("name", "")) for entry in priorities]

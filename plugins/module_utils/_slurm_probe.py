@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Probe jobs on the nodes of Slurm: how they are submitted, and what their results say. Pure functions.
+"""Probe jobs on the nodes of Slurm: how they are submitted, and what their results say.
+
+Pure functions.
 
 The jobs run files/probe.py of role verify, which stores its result in the comment of the job.
 Checks scheduler-job and scheduler-isolation report it.
@@ -38,7 +40,8 @@ __all__ = [
 NAME = "trainyard-probe"
 #: Devices that only a job with a GPU or an NPU may open: the paths without the number.
 ALL_DEVICES = ("/dev/nvidia", "/dev/davinci")
-#: The major number of NVIDIA's. Their minor number is that of the path. The kernel chooses the one of others.
+#: The major number of NVIDIA's. Their minor number is that of the path. The kernel chooses the one
+#: of others.
 DEVICE, MAJOR = ALL_DEVICES[0], 195
 #: MiB that the task without GPUs may have in memory: LIMIT of probe.py, and what Slurm and the
 #: kernel count otherwise.
@@ -67,7 +70,8 @@ _ACTIVE = frozenset(
         "special_exit",
     )
 )
-# A job waits or is refused for these reasons because of its account, its partition or an administrator, and not because of the node.
+# A job waits or is refused for these reasons because of its account, its partition or an
+# administrator, and not because of the node.
 _NOT_THE_NODE = re.compile(
     r"Assoc|QOS|Licenses|Invalid(Account|QOS)|Account|Partition|Dependency|BeginTime|JobHeldUser|Reservation$|Priority$|MaxSubmit|"
     r"Invalid (account|qos|partition)|policy|time limit|reservation|Access|User",
@@ -80,7 +84,10 @@ _THE_NODE = re.compile(
 
 
 class Request(TypedDict, total=False):
-    """The job for a node. C(problem) says why there is none. C(contained) says whether the job can see its own GPUs only."""
+    """The job for a node.
+
+    C(problem) says why there is none. C(contained) says whether the job can see its own GPUs only.
+    """
 
     node: str
     gpus: int
@@ -99,7 +106,11 @@ class Person(TypedDict):
 
 
 class Outcome(TypedDict):
-    """What the job of a node says. C(verdict) is C(pass), C(fail) or C(not_made), C(found) what was found. C(job) is the number of the job, if there is one."""
+    """What the job of a node says.
+
+    C(verdict) is C(pass), C(fail) or C(not_made), C(found) what was found. C(job) is the number of
+    the job, if there is one.
+    """
 
     node: str
     job: int | None
@@ -143,7 +154,8 @@ def unavailable(node: _slurm.Node) -> str:
 def request(
     node: _slurm.Node, partitions: Iterable[_slurm.Partition], account: str, contained: bool
 ) -> Request:
-    """Return the job for a node: one GPU if it has any, in a partition and with a QOS that the account may use.
+    """Return the job for a node: one GPU if it has any, in a partition and with a QOS that the
+    account may use.
 
     C(contained) says whether the job can see its own GPUs only.
     """
@@ -176,7 +188,10 @@ def request(
 
 
 def submission(requested: Request, account: str, reservation: str, seconds: int) -> list[str]:
-    """Return the command that submits the job. It ends by itself, and it is removed from the queue by itself, if nobody cancels it."""
+    """Return the command that submits the job.
+
+    It ends by itself, and it is removed from the queue by itself, if nobody cancels it.
+    """
     gpus, qos = requested["gpus"], requested["qos"]
     minutes = seconds // 60 + 2
     command = [
@@ -239,14 +254,20 @@ def _is_of_the_node(reason: str) -> bool:
 
 
 def _devices(positions: list[int], listed: object) -> list[int]:
-    """Return the device numbers of GPUs that Slurm counts by their position in the host's list. Without a list both are the same."""
+    """Return the device numbers of GPUs that Slurm counts by their position in the host's list.
+
+    Without a list both are the same.
+    """
     if not isinstance(listed, list) or not all(isinstance(number, int) for number in listed):
         return positions
     return [listed[position] for position in positions if position < len(listed)]
 
 
 def _is_device(prefix: str, number: int, found: Sequence[object]) -> bool:
-    """Return whether the device node PREFIX<number> is what its path says. C(found) has its kind and numbers."""
+    """Return whether the device node PREFIX<number> is what its path says.
+
+    C(found) has its kind and numbers.
+    """
     return tuple(found) == ("c", MAJOR, number) if prefix == DEVICE else found[0] == "c"
 
 
@@ -283,7 +304,8 @@ def _gpu_problems(requested: Request, result: Result) -> list[str]:
 def _expected_errors(result: Result) -> tuple[str, ...]:
     """Return the errors with which a job may fail to open its own devices.
 
-    Without a driver, as in tests, a device node cannot be opened: ENXIO, or EPERM for all of them on a host that is itself a container.
+    Without a driver, as in tests, a device node cannot be opened: ENXIO, or EPERM for all of them
+    on a host that is itself a container.
     """
     if result["driver"]:
         return ()
@@ -294,7 +316,10 @@ def _expected_errors(result: Result) -> tuple[str, ...]:
 def _device_problem(
     prefix: str, number: int, found: Sequence[Any] | None, expected: Sequence[str]
 ) -> str:
-    """Return what is wrong with a device of the job, or empty. C(found) has kind, major and minor number, and the error of opening it."""
+    """Return what is wrong with a device of the job, or empty.
+
+    C(found) has kind, major and minor number, and the error of opening it.
+    """
     path = "%s%d" % (prefix, number)
     if found is None:
         return "it got %s, which does not exist" % path
@@ -330,7 +355,10 @@ def _not_measured(plain: Result, gpus: int) -> list[str]:
 
 
 def isolation(requested: Request, job: _slurm.Job | None, found: str) -> Isolation:
-    """Return what a task without GPUs and container says about a node. C(found) is the reason if the job has no result."""
+    """Return what a task without GPUs and container says about a node.
+
+    C(found) is the reason if the job has no result.
+    """
     plain: Result = (result_of(job["comment"]) if job else {}).get("plain") or {}
     if job is None or "devices" not in plain:
         return {
@@ -387,7 +415,9 @@ def _problems(requested: Request, job: _slurm.Job, result: Result, person: Perso
 
 
 def drained_by_slurm(node: _slurm.Node | None) -> str:
-    """Return why Slurm itself has taken a node out of service, as it does after a job that it could not start, or empty."""
+    """Return why Slurm itself has taken a node out of service, as it does after a job that it could
+    not start, or empty.
+    """
     if (
         node is None
         or not set(node["states"]).intersection(("drain", "down", "fail"))
@@ -405,9 +435,11 @@ def outcome(
     seconds: int,
     node: _slurm.Node | None = None,
 ) -> Outcome:
-    """Return what the job of a node says: C(pass), C(fail), or C(not_made) if it says nothing about the node, and what was found.
+    """Return what the job of a node says: C(pass), C(fail), or C(not_made) if it says nothing about
+    the node, and what was found.
 
-    C(job) is from parse_jobs, or None if there is none; C(refused) is what sbatch said. C(node) is the node after the job.
+    C(job) is from parse_jobs, or None if there is none; C(refused) is what sbatch said. C(node) is
+    the node after the job.
     """
     if requested["problem"]:
         verdict, text = "not_made", requested["problem"]

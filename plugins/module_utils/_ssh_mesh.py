@@ -38,7 +38,8 @@ KINDS = {
 }
 
 
-#: A member of the cluster with its keys, as in cluster.json. What M(ssh_mesh_keys) and M(ssh_mesh_info) return of a host.
+#: A member of the cluster with its keys, as in cluster.json. What M(ssh_mesh_keys) and
+#: M(ssh_mesh_info) return of a host.
 Host = Dict[str, Any]
 Answer = Mapping[str, Any]
 
@@ -65,7 +66,10 @@ class Members(TypedDict):
 
 
 class Login(TypedDict):
-    """The output of a login. Times are in seconds since 1970, None if the container's date did not tell them."""
+    """The output of a login.
+
+    Times are in seconds since 1970, None if the container's date did not tell them.
+    """
 
     rc: int
     stdout: str
@@ -146,7 +150,8 @@ def changed_key(name: str, kind: str, found: str, recorded: str, holder: str) ->
 def _known_keys(
     name: str, answer: Answer, records: Iterable[tuple[str, Host]]
 ) -> tuple[dict[str, str | None], list[ChangedKey]]:
-    """Return ({kind: key or None} of a member, its keys that are not those on record although nobody asked to rotate them).
+    """Return ({kind: key or None} of a member, its keys that are not those on record although
+    nobody asked to rotate them).
 
     C(records) are (holder, entry) of the hosts that know it, its own first.
     """
@@ -165,14 +170,16 @@ def _known_keys(
 def mesh_members(members: Sequence[Host], answers: Mapping[str, Answer]) -> Members:
     """Merge the members' keys.
 
-    C(members) is the cluster in rank order, C(answers) has for each host that was asked what M(ssh_mesh_keys) returned. Returns
+    C(members) is the cluster in rank order, C(answers) has for each host that was asked what
+    M(ssh_mesh_keys) returned. Returns
 
     - C(hosts): every member with C(host_key) and C(public_key), None where no host knows them;
     - C(kept): members that weren't asked and keep the keys that are on record; C(unknown): members without any;
     - C(changed): keys that aren't those on record although nobody asked to rotate them, with C(problem), which says so;
     - C(behind): hosts that are set up, have answered, don't run in this play, and whose record lacks something that C(hosts) has.
 
-    What a host has on its own record counts; where it has none (it is new, or was replaced), what the others have.
+    What a host has on its own record counts; where it has none (it is new, or was replaced), what
+    the others have.
     """
     hosts: list[Host] = []
     kept: list[str] = []
@@ -190,7 +197,8 @@ def mesh_members(members: Sequence[Host], answers: Mapping[str, Answer]) -> Memb
             unknown.append(name)
         elif not answer.get("host_key"):
             kept.append(name)
-        # The interface of an absent host is unknown, and so are its slots if the inventory does not set them.
+        # The interface of an absent host is unknown, and so are its slots if the inventory does not
+        # set them.
         earlier: Host = next((entry for dummy, entry in records if entry), {})
         hosts.append(
             {
@@ -293,7 +301,9 @@ ABSENT = ("connection_refused", "timeout", "unreachable")
 
 
 def one_line(text: str) -> str:
-    """A text of a session, whose users may let it print anything, as one line of bounded length without control characters."""
+    """A text of a session, whose users may let it print anything, as one line of bounded length
+    without control characters.
+    """
     return printable(text[:_LONGEST], instead=" ").strip()
 
 
@@ -332,7 +342,9 @@ def _cause_of(messages: str) -> str:
 
 
 def _hung(cause: str, evidence: str, stages: Sequence[str], rc: int) -> tuple[str, str]:
-    """Return (cause, evidence) of a login that ended without a reason, by the last stage that it has reached."""
+    """Return (cause, evidence) of a login that ended without a reason, by the last stage that it
+    has reached.
+    """
     if "authenticated" in stages:
         # A command that ended with another exit code has not hung.
         if rc in _ENDED_BY_LIMIT or cause == "timeout":
@@ -351,7 +363,9 @@ def seconds(text: str) -> float | None:
 
 
 def clock_ahead(login: Login, clock: float | None) -> list[float] | None:
-    """Return bounds in seconds of how far a clock, read during the login, is ahead of this host's; null if one of them is unknown."""
+    """Return bounds in seconds of how far a clock, read during the login, is ahead of this host's;
+    null if one of them is unknown.
+    """
     began, ended = login["began"], login["ended"]
     if clock is None or began is None or ended is None:
         return None
@@ -361,7 +375,8 @@ def clock_ahead(login: Login, clock: float | None) -> list[float] | None:
 def clocks(proofs: Mapping[str, Answer]) -> dict[str, dict[str, float]]:
     """Return, for each host, how far its clock is ahead of the median of all, and the uncertainty.
 
-    Uses the simultaneous logins of one host. With two median clocks, the one nearer to that host's clock counts.
+    Uses the simultaneous logins of one host. With two median clocks, the one nearer to that host's
+    clock counts.
     """
     for proof in proofs.values():
         ahead = {login["name"]: login["session"].get("clock_ahead_s") for login in proof["logins"]}
@@ -380,9 +395,11 @@ def clocks(proofs: Mapping[str, Answer]) -> dict[str, dict[str, float]]:
 
 
 def parse_logins(text: str, token: str) -> list[Login]:
-    """Parse the output of the script in the container: rc, stdout and stderr of each peer, and the times when the login C(began) and C(ended).
+    """Parse the output of the script in the container: rc, stdout and stderr of each peer, and the
+    times when the login C(began) and C(ended).
 
-    Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e ) before it. A clock that wasn't told is null.
+    Each peer's part is C(<token> <rc> <began> <ended>), then its lines, each with C(o ) or C(e )
+    before it. A clock that wasn't told is null.
     """
     logins: list[Login] = []
     # Other characters that end a line in Python are of the session.
@@ -412,7 +429,8 @@ def mesh_problems(
 ) -> MeshProblems:
     """Return the problems of the mesh.
 
-    C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what P(mesh_members) made. Returns
+    C(proofs) has for each host in play what M(ssh_mesh_info) returned, C(hosts) is what
+    P(mesh_members) made. Returns
 
     - C(findings): what is wrong, each with C(hosts), C(about) (V(container), V(login), V(way_back), V(session), V(memlock)) and C(problem);
     - C(problems): the words of C(findings);
@@ -483,10 +501,12 @@ def _results(proofs: Mapping[str, Answer]) -> dict[tuple[str, str], bool]:
 
 
 def _at_fault(source: str, target: str, cause: str, proofs: Mapping[str, Answer]) -> list[str]:
-    """Return the hosts to name for a failed login: the side that does not answer, or both ends if the logins do not show which it is.
+    """Return the hosts to name for a failed login: the side that does not answer, or both ends if
+    the logins do not show which it is.
 
-    A login to oneself does not use the network. So a host that fails there is at fault, and so is one that all others fail to reach, or that reaches no other.
-    A host outside the play has not tried any.
+    A login to oneself does not use the network. So a host that fails there is at fault, and so is
+    one that all others fail to reach, or that reaches no other. A host outside the play has not
+    tried any.
     """
     if source == target:
         return [source]
@@ -508,12 +528,17 @@ def _at_fault(source: str, target: str, cause: str, proofs: Mapping[str, Answer]
 
 
 def _with_others(results: Mapping[tuple[str, str], bool], end: int, name: str) -> list[bool]:
-    """Return whether each login between a host and another one worked: those from the host (C(end) 0) or to it (1)."""
+    """Return whether each login between a host and another one worked: those from the host (C(end)
+    0) or to it (1).
+    """
     return [good for ends, good in results.items() if ends[0] != ends[1] and ends[end] == name]
 
 
 def _has(name: str, found: str, expected: str) -> bool:
-    """Whether a session's variable matches the container's. A login may extend LD_LIBRARY_PATH: NGC's images add CUDA's compatibility folder."""
+    """Whether a session's variable matches the container's.
+
+    A login may extend LD_LIBRARY_PATH: NGC's images add CUDA's compatibility folder.
+    """
     entries = iter(found.split(":"))
     return found == expected or (
         name == "LD_LIBRARY_PATH"

@@ -32,7 +32,10 @@ Result = Dict[str, Any]
 
 
 class ContainerSettings(TypedDict):
-    """What sessions are compared with. C(memlock) is in KiB or unlimited, None for the engine's default."""
+    """What sessions are compared with.
+
+    C(memlock) is in KiB or unlimited, None for the engine's default.
+    """
 
     id: str
     memlock: str | None
@@ -40,7 +43,11 @@ class ContainerSettings(TypedDict):
 
 
 class LoginResult(TypedDict):
-    """A login for a role. C(cause), C(fix) and C(evidence) are empty for one that worked, C(session) is for one that failed."""
+    """A login for a role.
+
+    C(cause), C(fix) and C(evidence) are empty for one that worked, C(session) is for one that
+    failed.
+    """
 
     name: str
     ok: bool
@@ -58,14 +65,17 @@ LOGIN_OPTIONS = {
 }
 TOKEN = "trainyard-login"
 
-#: Times C(timeout): limit of one login, which connects, exchanges keys and starts a shell. Ending it takes a moment, and so does docker exec.
+#: Times C(timeout): limit of one login, which connects, exchanges keys and starts a shell. Ending
+#: it takes a moment, and so does docker exec.
 LOGIN_TIMES, ALL_TIMES = 3, 4
 
-#: What is read of a session's output. A session that prints more than so many blocks of at least 512 bytes is ended.
+#: What is read of a session's output. A session that prints more than so many blocks of at least
+#: 512 bytes is ended.
 MOST_BYTES, MOST_BLOCKS = 1 << 17, 1 << 16
 
-# One docker exec for all peers, because it takes longer than a login. Each login has a limit of its own: one that hangs does not hide the others. The
-# folder is where the container has room, because its /tmp may be full.
+# One docker exec for all peers, because it takes longer than a login. Each login has a limit of its
+# own: one that hangs does not hide the others. The folder is where the container has room, because
+# its /tmp may be full.
 SCRIPT = r"""
 ssh=$1 timeout=$2 probe=$3
 shift 3
@@ -100,7 +110,8 @@ while [ "$i" -lt "$n" ]; do
     echo
 done
 """ % (MOST_BLOCKS, LOGIN_TIMES, TOKEN, MOST_BYTES, MOST_BYTES)
-# The id is part of the paths of files that Docker mounts into every container, with both versions of cgroups.
+# The id is part of the paths of files that Docker mounts into every container, with both versions
+# of cgroups.
 PROBE = r"""
 echo "hostname=$(uname -n)"
 echo "container_id=$(sed -n 's|.*/containers/\([0-9a-f]\{64\}\)/.*|\1|p' /proc/self/mountinfo | head -n 1)"
@@ -124,7 +135,9 @@ ASKED = "a "
 
 
 def settings_of(found: Inspected, names: Iterable[str]) -> ContainerSettings:
-    """What sessions are compared with, from C(docker inspect): the container's ID, its limit of locked memory, and these variables."""
+    """What sessions are compared with, from C(docker inspect): the container's ID, its limit of
+    locked memory, and these variables.
+    """
     limits = {limit["Name"]: limit["Hard"] for limit in found["HostConfig"].get("Ulimits") or []}
     limit = limits.get("memlock")
     memlock = None
@@ -178,7 +191,11 @@ def session_of(login: Login) -> dict[str, Any]:
 def log_in(
     module: Any, params: Params, peers: list[str], ask: str = ""
 ) -> tuple[list[LoginResult] | None, Run, str]:
-    """Try all peers once. Returns the logins, or None with the run that failed, and what the shell commands C(ask) print in the container before that."""
+    """Try all peers once.
+
+    Returns the logins, or None with the run that failed, and what the shell commands C(ask) print
+    in the container before that.
+    """
     probe = [PROBE] + [
         "printf '$%s=%%s\\n' \"$%s\"" % (name, name) for name in params["environment"]
     ]
@@ -231,7 +248,10 @@ def failure(run: Run) -> dict[str, str]:
 
 
 def try_logins(module: Any, params: Params, wait: float) -> Result:
-    """Log in to all peers, for up to C(wait) seconds while an sshd is starting. Returns the result of ssh_mesh_info. ParseError for other output."""
+    """Log in to all peers, for up to C(wait) seconds while an sshd is starting.
+
+    Returns the result of ssh_mesh_info. ParseError for other output.
+    """
     result: Result = {"available": False, "container": {}, "logins": []}
     found, cause, evidence = own_container(module, params)
     if found is None:
@@ -257,7 +277,9 @@ def try_logins(module: Any, params: Params, wait: float) -> Result:
 def ask_and_try_logins(
     module: Any, params: Params, found: Inspected, ask: str
 ) -> tuple[Result, str]:
-    """Log in to all peers once from a container of which C(docker inspect) is known. Returns the result of ssh_mesh_info, and what C(ask) has printed there.
+    """Log in to all peers once from a container of which C(docker inspect) is known.
+
+    Returns the result of ssh_mesh_info, and what C(ask) has printed there.
 
     In one docker exec, because that takes longer than either. ParseError for other output.
     """

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the sshd of a host needs to read one more file of keys per user, and what keeps a user out. Text in, text out: pure functions."""
+"""What the sshd of a host needs to read one more file of keys per user, and what keeps a user out.
+
+Text in, text out: pure functions.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +72,12 @@ def includes(text: str) -> list[str]:
 def config_with(
     text: str, expand: Callable[[str], list[str]], path: str, replacement: str | None = None
 ) -> tuple[str, bool]:
-    """Return (sshd_config with C(replacement) in place of the file C(path) of a folder that it includes, whether it includes that file for all connections).
+    """Return (sshd_config with C(replacement) in place of the file C(path) of a folder that it
+    includes, whether it includes that file for all connections).
 
-    sshd itself then judges the new file before it goes live. Without a replacement, the result is the configuration as if there was no such file.
-    C(expand) returns the existing files of a pattern.
+    sshd itself then judges the new file before it goes live. Without a replacement, the result is
+    the configuration as if there was no such file. C(expand) returns the existing files of a
+    pattern.
     """
     lines: list[str] = []
     is_included = in_block = False
@@ -102,7 +107,9 @@ def _included(
 
 
 def is_judged_by_user(texts: Iterable[str]) -> bool:
-    """Whether a Match block of one of these files decides about logins. sshd is then asked about each user."""
+    """Whether a Match block of one of these files decides about logins. sshd is then asked about
+    each user.
+    """
     for text in texts:
         in_block = False
         for line in text.splitlines():
@@ -114,7 +121,9 @@ def is_judged_by_user(texts: Iterable[str]) -> bool:
 
 
 def lost_quotes(texts: Iterable[str]) -> bool:
-    """Whether AuthorizedKeysFile has a name with a blank in one of these files. sshd -T prints it without its quotes."""
+    """Whether AuthorizedKeysFile has a name with a blank in one of these files. sshd -T prints it
+    without its quotes.
+    """
     options = [_option(line) for text in texts for line in text.splitlines()]
     return any(
         name == "authorizedkeysfile" and any(" " in word for word in _words(value))
@@ -155,7 +164,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def hinders(effective: Effective, path: str, name: str = "", groups: Iterable[str] = ()) -> str:
-    """Return why sshd would not accept the key of a user, or without a name of any user; empty if it would."""
+    """Return why sshd would not accept the key of a user, or without a name of any user; empty if
+    it would.
+    """
     if effective.get("usepam", ["yes"]) == ["no"]:
         return "UsePAM is no, and sshd then rejects accounts without a password"
     if effective.get("pubkeyauthentication", ["yes"]) == ["no"]:

@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run a tool on the host, in a running container, through that container's ssh, or in a temporary container of an image.
+"""Run a tool on the host, in a running container, through that container's ssh, or in a temporary
+container of an image.
 
-What kept the tool from running comes back as a cause, not as an exception: the callers are info modules, whose roles decide on it.
+What kept the tool from running comes back as a cause, not as an exception: the callers are info
+modules, whose roles decide on it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import uuid
 from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol
 import contextlib
 
-# Unbuffered, because a Python tool that crashes at exit (in a GPU library's exit handler) would lose its output.
-# Directory /, because Python's subprocesses fail in a deleted directory.
+# Unbuffered, because a Python tool that crashes at exit (in a GPU library's exit handler) would
+# lose its output. Directory /, because Python's subprocesses fail in a deleted directory.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
 DIRECTORY = "/"
 
@@ -70,7 +72,10 @@ class Login(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Result of a run. C(cause) is empty if the tool itself ran; else C(evidence) is the line that shows the cause."""
+    """Result of a run.
+
+    C(cause) is empty if the tool itself ran; else C(evidence) is the line that shows the cause.
+    """
 
     rc: int
     stdout: str
@@ -116,7 +121,8 @@ def run_tool(
     image: str | None = None,
     login: Login | None = None,
 ) -> Run:
-    """Run C(command) for at most C(timeout) seconds: on the host, in a temporary container of an image, or in a running container.
+    """Run C(command) for at most C(timeout) seconds: on the host, in a temporary container of an
+    image, or in a running container.
 
     With C(login), the container logs in there and runs it.
     """
@@ -206,10 +212,13 @@ def _identity_of_run(
 def begin_tool(
     module: Module, command: list[str], timeout: int, container: str, login: Login | None = None
 ) -> str:
-    """Run a tool in the background as run_tool does. Returns the token with which begun_tool gets its result, in a later module run.
+    """Run a tool in the background as run_tool does.
 
-    The process has a lock on the file of its result until it ends. Results that were not read within an hour are removed. If no file can be written, or the
-    container does not run, the token is empty, and the module that needs the result runs the tool.
+    Returns the token with which begun_tool gets its result, in a later module run.
+
+    The process has a lock on the file of its result until it ends. Results that were not read
+    within an hour are removed. If no file can be written, or the container does not run, the token
+    is empty, and the module that needs the result runs the tool.
     """
     token = uuid.uuid4().hex
     about = _identity_of_run(module, command, container, login)
@@ -255,7 +264,10 @@ def begun_tool(
     container: str,
     login: Login | None = None,
 ) -> Run | None:
-    """Await the Run of a tool that begin_tool has started for the same command and place. None if there is none, or if the container has restarted."""
+    """Await the Run of a tool that begin_tool has started for the same command and place.
+
+    None if there is none, or if the container has restarted.
+    """
     path = os.path.join(BEGUN, token)
     if not TOKEN.fullmatch(token) or not os.path.exists(path):
         return None
@@ -280,8 +292,9 @@ def begun_tool(
 def _run(module: Module, argv: list[str], timeout: int) -> Run:
     """Run it in its own process group, which is killed as a whole after C(timeout) seconds.
 
-    Not by run_command and timeout(1): run_command looks twice in a row whether a program that has closed its output has ended too. Where it ends between
-    the two, which timeout(1) does once in a hundred times, run_command waits for a second for nothing.
+    Not by run_command and timeout(1): run_command looks twice in a row whether a program that has
+    closed its output has ended too. Where it ends between the two, which timeout(1) does once in a
+    hundred times, run_command waits for a second for nothing.
     """
     ended, expired = threading.Event(), threading.Event()
 
@@ -320,9 +333,12 @@ def _text_of(stream: BinaryIO) -> str:
 
 
 def _start(argv: list[str], stdout: BinaryIO, stderr: BinaryIO) -> int:
-    """Start the tool in a session of its own, with these files. Returns its process ID. OSError if it cannot be run.
+    """Start the tool in a session of its own, with these files.
 
-    By fork and exec, because ansible-test accepts no function that starts a program in module_utils but run_command.
+    Returns its process ID. OSError if it cannot be run.
+
+    By fork and exec, because ansible-test accepts no function that starts a program in module_utils
+    but run_command.
     """
     # An exec closes the pipe.
     answer, told = os.pipe()

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pure parts of transient_unit: a unit's scripts and their output, a log's bytes to lines, a unit's end to a result."""
+"""The pure parts of transient_unit: a unit's scripts and their output, a log's bytes to lines, a
+unit's end to a result.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import signal
 from typing import Any, Iterable, Mapping, TypedDict
 
 RUN_DIRECTORY = "/run/trainyard"
-# Time to collect lines. Without output, the next look can wait too, because each look uses CPU of a host that may be training.
+# Time to collect lines. Without output, the next look can wait too, because each look uses CPU of a
+# host that may be training.
 WAIT_SECONDS = 3
 SILENT_SECONDS = 6
 # More lines at once are not readable on a terminal; the rest is in the log.
@@ -23,14 +26,19 @@ ACTIVE = ("active", "activating", "deactivating", "reloading")
 # A line without an end (a progress bar without a carriage return, binary output) is split here.
 LONGEST_LINE = 8192
 
-# Terminal escape sequences, then other control characters (except tab): a job's output must not control the operator's terminal.
+# Terminal escape sequences, then other control characters (except tab): a job's output must not
+# control the operator's terminal.
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 
 
 class End(TypedDict):
-    """How a unit ended. C(result) is systemd's (success, exit-code, signal, timeout, oom-kill ...), lapsed, lost or stopped; C(uptime) is in seconds."""
+    """How a unit ended.
+
+    C(result) is systemd's (success, exit-code, signal, timeout, oom-kill ...), lapsed, lost or
+    stopped; C(uptime) is in seconds.
+    """
 
     rc: int
     result: str
@@ -39,7 +47,11 @@ class End(TypedDict):
 
 
 class Look(TypedDict):
-    """What a look has seen. C(end) is None while the unit runs. C(data) are the log's bytes from C(offset) on; C(skipped) bytes before them were left out."""
+    """What a look has seen.
+
+    C(end) is None while the unit runs. C(data) are the log's bytes from C(offset) on; C(skipped)
+    bytes before them were left out.
+    """
 
     end: End | None
     inode: int
@@ -49,16 +61,21 @@ class Look(TypedDict):
 
 
 def clean(raw: bytes) -> str:
-    """One line as a terminal shows it: the last state of a line that was overwritten after a carriage return."""
+    """One line as a terminal shows it: the last state of a line that was overwritten after a
+    carriage return.
+    """
     states = [state for state in raw.split(b"\r") if state]
     text = states[-1].decode("utf-8", "replace") if states else ""
     return _CONTROL.sub("", text).rstrip()
 
 
 def take_lines(data: bytes, final: bool = False) -> tuple[list[str], int]:
-    """(lines, bytes consumed). An incomplete last line waits for its rest, unless the unit has ended.
+    """(lines, bytes consumed).
 
-    A carriage return ends a line too, so that a progress bar is shown. A last one waits, because it may be half of a CRLF.
+    An incomplete last line waits for its rest, unless the unit has ended.
+
+    A carriage return ends a line too, so that a progress bar is shown. A last one waits, because it
+    may be half of a CRLF.
     """
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, max(len(data) - 1, 0))) + 1
     if final or len(data) - end > LONGEST_LINE:
@@ -90,15 +107,17 @@ def abridge(lines: list[str], limit: int, log: str) -> list[str]:
     )
 
 
-#: A task makes contact about every six seconds. One that was silent for longer has lost its connection, or its play has ended.
+#: A task makes contact about every six seconds. One that was silent for longer has lost its
+#: connection, or its play has ended.
 FOLLOWED_SECONDS = 12
 
 
 def why_not_again(unit: str, log: str, running: bool, silent: float | None, detach: bool) -> str:
     """Return why a unit that runs only once is neither started nor attached to, empty if it may be.
 
-    C(log) is the path of the log that an earlier unit has left, empty if there is none. C(silent) are the seconds since a task that follows the running unit
-    was heard of, None if it runs without one.
+    C(log) is the path of the log that an earlier unit has left, empty if there is none. C(silent)
+    are the seconds since a task that follows the running unit was heard of, None if it runs without
+    one.
     """
     if not running:
         return (
@@ -117,7 +136,11 @@ def start_script(
     working_directory: str | None,
     lease: int,
 ) -> str:
-    """The unit's main process. A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and values in ps."""
+    """The unit's main process.
+
+    A script instead of systemd-run's arguments avoids double quoting, expansion of $ and %, and
+    values in ps.
+    """
     lines = ["#!/bin/sh"]
     lines.extend(
         "export %s=%s" % (key, shlex.quote(value)) for key, value in sorted(environment.items())
@@ -126,7 +149,8 @@ def start_script(
     if working_directory:
         lines.append("cd %s || exit 200" % shlex.quote(working_directory))
     if lease:
-        # Uptime, because a change of the clock must not end a job. The watcher is in the unit's cgroup and ends with it.
+        # Uptime, because a change of the clock must not end a job. The watcher is in the unit's
+        # cgroup and ends with it.
         lines.append(
             "( while sleep 1; do read -r now rest < /proc/uptime; read -r seen < %(dir)s/lease\n"
             "    [ $(( ${now%%.*} - ${seen%%.*} )) -le %(lease)d ] && continue\n"
@@ -145,7 +169,10 @@ def stop_script(
     stop_command: Iterable[str] | None,
     stop_timeout: int,
 ) -> str:
-    """ExecStopPost, which runs after any end of the unit. The result is written last, after the stop command has finished."""
+    """ExecStopPost, which runs after any end of the unit.
+
+    The result is written last, after the stop command has finished.
+    """
     lines = ["#!/bin/sh"]
     if stop_command:
         lines.extend(
@@ -168,8 +195,9 @@ def stop_script(
     return "\n".join(lines) + "\n"
 
 
-# Uptime is read in hundredths, without a process. The output may pass a terminal, which changes line ends and bytes, so the log's bytes are encoded. It may
-# follow output of sudo, PAM or a profile, so the answer is marked.
+# Uptime is read in hundredths, without a process. The output may pass a terminal, which changes
+# line ends and bytes, so the log's bytes are encoded. It may follow output of sudo, PAM or a
+# profile, so the answer is marked.
 _LOOK = """#!/bin/sh
 # Follows the unit from outside: renews the lease, waits for output or the end, tells both. $1 and $2: inode and size of the log as far as it is known.
 set -f
@@ -260,7 +288,9 @@ def parse_look(text: str) -> Look:
 
 
 def secret_texts(value: Any) -> list[str]:
-    """The strings of a secret, longest first, so that a part of another string is replaced after it. Output has its lines one by one."""
+    """The strings of a secret, longest first, so that a part of another string is replaced after
+    it. Output has its lines one by one.
+    """
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, (list, tuple)):
@@ -270,7 +300,10 @@ def secret_texts(value: Any) -> list[str]:
 
 
 def _lines_of_secret(text: str) -> list[str]:
-    """The text as lines of output have it. One character of several lines, such as a brace, is no secret."""
+    """The text as lines of output have it.
+
+    One character of several lines, such as a brace, is no secret.
+    """
     lines = [line.rstrip() for line in _CONTROL.sub("", text.replace("\r", "\n")).split("\n")]
     return [line for line in lines if len(line) > 1 or line and len(lines) == 1]
 
@@ -292,7 +325,8 @@ def parse_result(text: str) -> End:
         name = "SIG" + status
         rc = 128 + int(getattr(signal, name, 0))
         if result == "success":
-            # systemd reports success for a unit that was stopped on demand, but its command did not succeed.
+            # systemd reports success for a unit that was stopped on demand, but its command did not
+            # succeed.
             result = "stopped"
     return {"rc": rc, "result": result, "signal": name, "uptime": float(uptime)}
 

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The certificates that a host trusts: the system's bundle, our files from which update-ca-certificates makes it, and our copy of it."""
+"""The certificates that a host trusts: the system's bundle, our files from which
+update-ca-certificates makes it, and our copy of it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def trusts(
     directory: str = DIRECTORY,
     prefix: str = PREFIX,
 ) -> bool:
-    """Return whether module trusted_certificates would change nothing for these certificates and this copy of the system's bundle."""
+    """Return whether module trusted_certificates would change nothing for these certificates and
+    this copy of the system's bundle.
+    """
     text = read_existing(system_bundle)
     held = certificates(text, strict=False)
     if not fingerprints or not set(fingerprints) <= set(held) or read_existing(bundle) != text:

@@ -2,10 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who has used the GPUs, and how well: jobs of Slurm in, rows by account and person out. Pure functions.
+"""Who has used the GPUs, and how well: jobs of Slurm in, rows by account and person out.
 
-The use of a job is in its AdminComment, as one word such as C(ty1:gpus=8,seen=8,used=3,hours=12.3,use=0.41). sacctmgr makes lower case of all letters and
-replaces quotes, so the text has neither. A job without measurements is not measured: that is not a use of 0.
+Pure functions.
+
+The use of a job is in its AdminComment, as one word such as
+C(ty1:gpus=8,seen=8,used=3,hours=12.3,use=0.41). sacctmgr makes lower case of all letters and
+replaces quotes, so the text has neither. A job without measurements is not measured: that is not a
+use of 0.
 """
 
 from __future__ import annotations
@@ -128,7 +132,10 @@ def is_summary(text: str | None) -> bool:
 
 
 def parse_summary(text: str | None) -> dict[str, Any] | None:
-    """Return the values of an AdminComment, None if it is not one of P(summary_text). An administrator may have written any text."""
+    """Return the values of an AdminComment, None if it is not one of P(summary_text).
+
+    An administrator may have written any text.
+    """
     if text is None or not text.startswith(_MARK):
         return None
     matches = [_PART.fullmatch(part) for part in text[len(_MARK) :].split(",")]
@@ -284,7 +291,8 @@ class _Sums:
 def usage_rows(
     jobs: Iterable[dict[str, Any]], begin: float, end: float, by_person: bool = True
 ) -> list[dict[str, Any]]:
-    """Return the use of GPUs by account and person, or by account only, with the key C(user) as empty text.
+    """Return the use of GPUs by account and person, or by account only, with the key C(user) as
+    empty text.
 
     :param jobs: what P(_slurm.parse_finished) returns, with C(admin_comment).
     :param begin: begin of the time, in seconds since 1970. Of a job only the part inside counts.

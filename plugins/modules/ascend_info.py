@@ -251,7 +251,8 @@ def main():
         "/"
     ) + "/firmware"
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    # The logs of CANN's packages have names of their own: ascend_toolkit_install.log, ascend_nnae_install.log.
+    # The logs of CANN's packages have names of their own: ascend_toolkit_install.log,
+    # ascend_nnae_install.log.
     others = sorted(glob.glob(LOGS + "ascend_*_install.log"))
     found = devices()
     module.exit_json(

@@ -74,7 +74,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 NAME = "cuda"
-# State recorded before the packages were installed. It moves into the record when a toolkit is selected.
+# State recorded before the packages were installed. It moves into the record when a toolkit is
+# selected.
 FORMER = ".former"
 
 
@@ -175,7 +176,8 @@ class Host:
             self.free()
             self.alternatives("--install", self.link, NAME, folder, str(priority))
         if not self.ours_leads(self.look(), folder):
-            # update-alternatives keeps a link that something else created if it has nothing to change itself.
+            # update-alternatives keeps a link that something else created if it has nothing to
+            # change itself.
             self.free()
             self.alternatives("--set", NAME, folder)
         self.fail_for_other_link(folder)

@@ -107,7 +107,9 @@ BLOCKS_PER_MIB = 1024
 
 
 class Quotas:
-    """Limits are tuples as setquota takes them: soft and hard limit in blocks of 1 KiB, soft and hard limit of inodes; 0 is none."""
+    """Limits are tuples as setquota takes them: soft and hard limit in blocks of 1 KiB, soft and
+    hard limit of inodes; 0 is none.
+    """
 
     def __init__(self, module):
         self.module = module

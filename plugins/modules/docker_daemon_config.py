@@ -248,7 +248,9 @@ class Engine:
         return bool(version) and int(version.split(".")[0]) >= 23
 
     def refusal(self, text):
-        """Why the engine rejects the new file; empty if it accepts it, or is too old to validate it."""
+        """Why the engine rejects the new file; empty if it accepts it, or is too old to validate
+        it.
+        """
         if text is None or not self.can_validate():
             return ""
         handle, temporary = tempfile.mkstemp(dir=self.module.tmpdir, suffix=".json")
@@ -269,7 +271,10 @@ class Engine:
         )
 
     def restart(self):
-        """Restart, and wait until it answers. Returns the reason from the journal if it does not, else an empty string."""
+        """Restart, and wait until it answers.
+
+        Returns the reason from the journal if it does not, else an empty string.
+        """
         since = time.time()
         # The unit's start limit would make a valid start fail.
         self.run("systemctl", "reset-failed", self.service)
@@ -309,7 +314,8 @@ class Engine:
 def refuse_to_stop(module, config, engine, new):
     """Returns the running containers that a restart would stop. Fails unless that is allowed."""
     from_flag = "live-restore" not in config.options and engine.live_restore()
-    # The training container's unit requires docker.service, so it stops with it whatever live-restore is.
+    # The training container's unit requires docker.service, so it stops with it whatever
+    # live-restore is.
     outlive = new.get("live-restore", from_flag) is True
     containers = (
         engine.containers("label=trainyard.managed=true" if outlive else "")
@@ -335,7 +341,8 @@ def take(module, engine, new, action):
         and engine.is_active()
         and not engine.live_restore()
     ):
-        # live-restore can be reloaded. If it is in force before the restart, the containers survive the restart.
+        # live-restore can be reloaded. If it is in force before the restart, the containers survive
+        # the restart.
         engine.reload()
         # A reload is only a signal, so wait until the daemon has read the file.
         deadline = time.time() + 5
@@ -358,7 +365,10 @@ def take(module, engine, new, action):
 
 
 def run_as_before(engine, restarted):
-    """Run the engine with the former file. Returns the reason if that fails. Without an earlier restart the containers still run."""
+    """Run the engine with the former file.
+
+    Returns the reason if that fails. Without an earlier restart the containers still run.
+    """
     if not restarted:
         engine.reload()
         if engine.is_active():
@@ -371,7 +381,8 @@ def bring_into_force(module, config, engine, merged, text, action):
     config.write(text)
     reason, restarted = take(module, engine, merged.options, action)
     if reason:
-        # An interrupted run may have left its own file. Then the file from before that run is the working one.
+        # An interrupted run may have left its own file. Then the file from before that run is the
+        # working one.
         was_pending = config.noted.get("pending", False)
         config.write(config.noted["former_text"] if was_pending else config.text)
         config.note([] if was_pending else config.noted.get("placed", []), False)
@@ -434,7 +445,9 @@ def diff_of(config, text):
 
 
 def is_pending(module, config, engine):
-    """Return whether to restart without a change: after an interrupted run, or because the caller requests it."""
+    """Return whether to restart without a change: after an interrupted run, or because the caller
+    requests it.
+    """
     return config.noted.get("pending", False) or module.params["restart"] and engine.is_there()
 
 

@@ -298,7 +298,10 @@ class Host:
         )
 
     def info(self):
-        """What C(docker info) says. Of the command line's plugins it tells even where no engine answers."""
+        """What C(docker info) says.
+
+        Of the command line's plugins it tells even where no engine answers.
+        """
         try:
             return json.loads(self.docker("info", "--format", "{{json .}}"))
         except ValueError:
@@ -349,7 +352,11 @@ class Host:
         return {"exists": content is not None, "options": options, "error": "", "differs": differs}
 
     def compose(self, plugin, packages):
-        """Version and command. The plugin is preferred. dpkg knows the version of a packaged program without starting it, which takes half a second."""
+        """Version and command.
+
+        The plugin is preferred. dpkg knows the version of a packaged program without starting it,
+        which takes half a second.
+        """
         if plugin:
             return plugin, "docker compose"
         version = (

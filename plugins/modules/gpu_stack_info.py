@@ -383,7 +383,8 @@ class Host:
         return self.say("/usr/lib/apt/apt-helper", "cat-file", path)
 
     def foreign_sources(self, preferences):
-        """Repositories of others that offer a driver, and all repositories as URL and suite, by their origin.
+        """Repositories of others that offer a driver, and all repositories as URL and suite, by
+        their origin.
 
         A repository whose lists are not downloaded yet offers nothing, and its origin is unknown.
         """
@@ -425,7 +426,10 @@ class Host:
         return list(found.values()), places
 
     def add_origins(self, packages, places, record):
-        """Adds its origin to each package of the driver. Those that role nvidia_driver installed are from its source, so apt is not asked."""
+        """Adds its origin to each package of the driver.
+
+        Those that role nvidia_driver installed are from its source, so apt is not asked.
+        """
         driver = {
             name: package
             for name, package in packages.items()
@@ -528,7 +532,9 @@ def specifications():
 
 
 def loaded_driver():
-    """Return the C(version) of the loaded kernel module, empty without one, and whether it is C(open), None if that is unknown."""
+    """Return the C(version) of the loaded kernel module, empty without one, and whether it is
+    C(open), None if that is unknown.
+    """
     found = stack.parse_nvrm(read_text("/proc/driver/nvidia/version"))
     version = read_text("/sys/module/nvidia/version").strip()
     return found or {"version": version, "open": None}
@@ -560,7 +566,10 @@ def has_initramfs(module):
 
 
 def records_of(module):
-    """Return C(record) and C(records), the content of the files in these options. A damaged one fails the module."""
+    """Return C(record) and C(records), the content of the files in these options.
+
+    A damaged one fails the module.
+    """
     path, paths = module.params["record"], module.params["records"]
     return {
         "record": Record(module, path).read() if path else {},

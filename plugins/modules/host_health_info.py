@@ -363,7 +363,9 @@ def first_answer(module, commands):
 
 
 def remembered(text: str) -> str:
-    """Return the kernel's log with the errors of GPUs that it has forgotten since the health program has seen them."""
+    """Return the kernel's log with the errors of GPUs that it has forgotten since the health
+    program has seen them.
+    """
     try:
         with open(RECORD, encoding="utf-8") as record, open(BOOT, encoding="utf-8") as boot:
             found, number = json.load(record), boot.read().strip()
@@ -373,7 +375,10 @@ def remembered(text: str) -> str:
 
 
 def compared_with_earlier_boots(module: AnsibleModule, errors: list[dict]) -> list[dict]:
-    """Count the earlier boots with the same errors, if an error counts. A journal that cannot be searched, or that keeps only this boot, has none."""
+    """Count the earlier boots with the same errors, if an error counts.
+
+    A journal that cannot be searched, or that keeps only this boot, has none.
+    """
     if not any(error["action"] == "drain" and not error["ended"] for error in errors):
         return with_boots(errors, {}, "")
     run = run_tool(module, EARLIER, module.params["timeout"])
@@ -382,7 +387,8 @@ def compared_with_earlier_boots(module: AnsibleModule, errors: list[dict]) -> li
 
 
 def file_system(module, path):
-    # With a tool, because a system call of our own could not be interrupted if a file server does not answer.
+    # With a tool, because a system call of our own could not be interrupted if a file server does
+    # not answer.
     run = run_tool(
         module,
         ["stat", "--file-system", "--format=%S %a %c %d", "--", path],
@@ -428,7 +434,9 @@ def suboptions(module: AnsibleModule, name: str, spec: dict) -> dict:
 
 
 def horovod_of(module: AnsibleModule) -> dict:
-    """Return what module horovod_build_info would return, empty if nothing is requested or the table cannot be read."""
+    """Return what module horovod_build_info would return, empty if nothing is requested or the
+    table cannot be read.
+    """
     if not module.params["horovod"]:
         return {}
     try:
@@ -438,7 +446,9 @@ def horovod_of(module: AnsibleModule) -> dict:
 
 
 def read_kernel_log(module):
-    """Return the source of the kernel log and why it cannot be read, and the GPU errors in it, None if nobody knows. Raises ParseError."""
+    """Return the source of the kernel log and why it cannot be read, and the GPU errors in it, None
+    if nobody knows. Raises ParseError.
+    """
     kernel_log, gpu_errors = {"source": "", "error": ""}, None
     if module.params["gpu_errors"]:
         kernel_log["source"], text, kernel_log["error"] = first_answer(module, LOGS)
@@ -449,7 +459,10 @@ def read_kernel_log(module):
 
 
 def read_clock(module):
-    """Return whether the clock is synchronized, None if nobody knows, and who says so. Raises ParseError."""
+    """Return whether the clock is synchronized, None if nobody knows, and who says so.
+
+    Raises ParseError.
+    """
     clock = {"synchronized": None, "source": "", "error": ""}
     if module.params["clock"]:
         commands = [command for command, dummy in CLOCKS]

@@ -655,7 +655,9 @@ def interfaces(module):
 
 
 def rdma_files(folder):
-    """Return the texts of the files of a device that describe its ports, by their path in its folder."""
+    """Return the texts of the files of a device that describe its ports, by their path in its
+    folder.
+    """
     texts = {
         os.path.relpath(path, folder): read_text(path)
         for pattern in RDMA_FILES
@@ -719,7 +721,10 @@ def rdma_beside_gpus(gpus):
 
 
 def nfs_transports(portlist: str) -> list:
-    """Return the transports of an NFS server. The kernel has a line such as "tcp 2049" or "rdma 20049" for each of its ports."""
+    """Return the transports of an NFS server.
+
+    The kernel has a line such as "tcp 2049" or "rdma 20049" for each of its ports.
+    """
     return sorted({line.split()[0] for line in portlist.splitlines() if line.strip()})
 
 
@@ -746,7 +751,9 @@ def connect(target, timeout):
 
 
 def ask_network(names, targets, timeout):
-    """Look up names and connect in parallel, so that silent hosts and name servers cost only one timeout together."""
+    """Look up names and connect in parallel, so that silent hosts and name servers cost only one
+    timeout together.
+    """
     resolved = {
         name: {"addresses": [], "error": "no answer within %g s" % timeout} for name in names
     }

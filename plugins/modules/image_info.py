@@ -145,7 +145,9 @@ def main():
     cause = "" if docker else "not_installed"
 
     def ask(arguments, absent):
-        """(output of the client, None where the engine has no such image; cause where there is no engine)."""
+        """(output of the client, None where the engine has no such image; cause where there is no
+        engine).
+        """
         rc, out, err = module.run_command([docker, "image"] + arguments)
         if rc == 0:
             return out, ""

@@ -228,7 +228,8 @@ UNITS = (
     "trainyard-image-tidy.timer",
     "trainyard-image-room.timer",
 )
-#: Where the units of services write the checksums of what they load. systemd removes the files with the services.
+#: Where the units of services write the checksums of what they load. systemd removes the files with
+#: the services.
 LOADED = {
     UNITS[0]: "/run/trainyard-image-registry/loaded",
     PROXY: "/run/trainyard-image-proxy/loaded",
@@ -237,7 +238,9 @@ OURS = ("registry", "work", "build", "full", "space", "relayed.json", "lost+foun
 
 
 def listens(text, port):
-    """Return whether a table of the kernel, /proc/net/tcp or tcp6, has a socket that listens on a port."""
+    """Return whether a table of the kernel, /proc/net/tcp or tcp6, has a socket that listens on a
+    port.
+    """
     rows = [line.split() for line in text.splitlines()[1:]]
     return any(
         row[1].rpartition(":")[2] == "%04X" % port and row[3] == "0A"
@@ -256,7 +259,10 @@ def parse_units(text):
 
 
 def not_loaded(units, loaded, checksum):
-    """Return the paths that have changed since services have loaded them. C(loaded) is what they have written, by unit."""
+    """Return the paths that have changed since services have loaded them.
+
+    C(loaded) is what they have written, by unit.
+    """
     found = []
     for name, unit in sorted(units.items()):
         # A service without the file runs with a unit of before.
@@ -273,7 +279,10 @@ def not_loaded(units, loaded, checksum):
 
 
 class Reader:
-    """Reads digests with skopeo. The logins are in a folder in memory that only root can read, for the time of the module."""
+    """Reads digests with skopeo.
+
+    The logins are in a folder in memory that only root can read, for the time of the module.
+    """
 
     def __init__(self, module, folder):
         self.module, self.params = module, module.params
@@ -335,7 +344,9 @@ class Reader:
             return {"digest": "", "error": str(error)}
 
     def there(self, image):
-        """Return the digest of an image in the registry of the site, empty if there is no registry or no image."""
+        """Return the digest of an image in the registry of the site, empty if there is no registry
+        or no image.
+        """
         if not self.has_registry:
             return {"digest": "", "error": ""}
         return self.digest("docker://" + image["target"], may_lack=True)
@@ -421,7 +432,9 @@ def loaded_files(units):
 
 
 def placed_on_host(module):
-    """Return what the host has of the role: people with logins, units, masked ones, and files that are missing."""
+    """Return what the host has of the role: people with logins, units, masked ones, and files that
+    are missing.
+    """
     params = module.params
     units = glob.glob("/etc/systemd/system/trainyard-image-*.*")
     return {

@@ -339,7 +339,10 @@ class Host:
 
 
 def store_is_clean(store):
-    """Return whether nothing is left to clean in the image store. Only the folders of the layers are looked at, so it takes no time."""
+    """Return whether nothing is left to clean in the image store.
+
+    Only the folders of the layers are looked at, so it takes no time.
+    """
     layers = os.path.join(store, "overlay")
     if not os.path.isdir(layers):
         return True

@@ -168,7 +168,9 @@ def changes(paths):
 
 
 def listening(texts, ports):
-    """Return the ports on which a program listens, from the tables of the kernel (/proc/net/tcp and tcp6)."""
+    """Return the ports on which a program listens, from the tables of the kernel (/proc/net/tcp and
+    tcp6).
+    """
     rows = [line.split() for text in texts for line in text.splitlines()[1:]]
     open_ports = {
         int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == "0A"

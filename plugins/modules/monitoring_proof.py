@@ -259,7 +259,9 @@ class Proof:
         return done.stdout.decode("utf-8", "replace")
 
     def given(self, job):
-        """Return the GPUs of a job as Slurm has them, None if it has just ended, or if they cannot be told."""
+        """Return the GPUs of a job as Slurm has them, None if it has just ended, or if they cannot
+        be told.
+        """
         try:
             text = self.slurm(_slurm.details_command(job["id"]))
             positions = _slurm.parse_positions(text, job["id"])
@@ -268,7 +270,10 @@ class Proof:
         return given_devices(job, positions, self.params["positions"])
 
     def wrong_jobs(self, answer):
-        """Return what is wrong with the jobs of GPUs, or why it is not known. Jobs that have just ended are in the queue, too."""
+        """Return what is wrong with the jobs of GPUs, or why it is not known.
+
+        Jobs that have just ended are in the queue, too.
+        """
         mark = "|%s|" % uuid.uuid4().hex
         try:
             told = self.slurm([*_slurm.jobs_command(mark), "--states=all"])

@@ -67,7 +67,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import
 
 
 def write(module, path, text):
-    """Replaces the file at once. In a container it is a mount, which cannot be replaced, so it is then written in place."""
+    """Replaces the file at once.
+
+    In a container it is a mount, which cannot be replaced, so it is then written in place.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     new = os.path.join(module.tmpdir, "name_servers")
     with open(new, "w", encoding="utf-8") as stream:
@@ -76,7 +79,10 @@ def write(module, path, text):
 
 
 def place(module, changed, path):
-    """Write the changed files, {name: text}, and remove those without text. An empty folder of the drop-in C(path) is removed, too."""
+    """Write the changed files, {name: text}, and remove those without text.
+
+    An empty folder of the drop-in C(path) is removed, too.
+    """
     for name, text in changed.items():
         if text:
             write(module, name, text)
@@ -109,7 +115,8 @@ def check_servers(module):
 def wanted_texts(servers, target, path, resolved):
     """Return the text of the drop-in of systemd-resolved at C(path) and of C(target), resolv.conf.
 
-    What an earlier run has set in the other way is taken back too: a host may have changed its resolver.
+    What an earlier run has set in the other way is taken back too: a host may have changed its
+    resolver.
     """
     if resolved:
         return {path: drop_in(servers) if servers else "", target: read_text(target)}

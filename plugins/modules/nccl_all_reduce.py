@@ -391,7 +391,8 @@ FIXES = {
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
 }
 
-# nccl-tests before 2.17 exits successfully at an unknown option, so check for the option first. The folder is new, so that no file is overwritten.
+# nccl-tests before 2.17 exits successfully at an unknown option, so check for the option first. The
+# folder is new, so that no file is overwritten.
 DOCUMENT = "trainyard: the same as JSON"
 SHELL = """\
 program=$1 mark=$2; shift 2
@@ -594,7 +595,10 @@ def judge(module, bounds):
 
 
 def cause_of(done, told, by_id):
-    """Return the cause for which nothing could be measured, and its evidence. Both are empty without one."""
+    """Return the cause for which nothing could be measured, and its evidence.
+
+    Both are empty without one.
+    """
     if not done.cause and "library_missing" in by_id and not told["rows"]:
         return "library_missing", by_id["library_missing"]["line"]
     if not done.cause and done.rc == 127:

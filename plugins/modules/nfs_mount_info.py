@@ -258,7 +258,10 @@ def in_use(mounts, ours):
 
 
 def configured_in(target, found, ours):
-    """The site's file that configures a mount at the target. Units that systemd generates from fstab do not count."""
+    """The site's file that configures a mount at the target.
+
+    Units that systemd generates from fstab do not count.
+    """
     if target in [line for line, dummy in lines_of_the_site()]:
         return "/etc/fstab"
     files = [entry.get("FragmentPath", "") for entry in found]
@@ -276,7 +279,10 @@ def configured_in(target, found, ours):
 
 
 def shares_connections(mount, mounts):
-    """Whether another mount has the same server and version. Both share the connections of the first one, and its number of them."""
+    """Whether another mount has the same server and version.
+
+    Both share the connections of the first one, and its number of them.
+    """
 
     def server(options):
         return {option for option in options if option.startswith(("addr=", "vers="))}
@@ -295,7 +301,9 @@ def mounted_at(target, mounts):
 
 
 def below(target, unit):
-    """Return what is in a folder without a mount: C(entries), whether it C(exists), and the C(error) of its unit or of reading it."""
+    """Return what is in a folder without a mount: C(entries), whether it C(exists), and the
+    C(error) of its unit or of reading it.
+    """
     found = {}
     if unit.get("ActiveState") == "failed":
         found["error"] = "systemd: %s" % unit.get("Result", "failed")
@@ -315,7 +323,10 @@ def is_of(top, mount):
 
 
 def other_options(mount, top, mounts):
-    """Return the requested options that are not in force. Of several mounts from one server, the first decides on the connections."""
+    """Return the requested options that are not in force.
+
+    Of several mounts from one server, the first decides on the connections.
+    """
     differences = options_in_force(mount["options"], top["options"])
     if shares_connections(top, mounts):
         return [option for option in differences if not option.startswith("nconnect=")]

@@ -285,7 +285,9 @@ def canonical(client):
 
 
 def read_exports(own_file):
-    """Return the exports of the role's own file, those of other files with their C(file), and the last error of a file, empty if all can be parsed."""
+    """Return the exports of the role's own file, those of other files with their C(file), and the
+    last error of a file, empty if all can be parsed.
+    """
     error, others, own = "", [], []
     for path in ["/etc/exports"] + sorted(glob.glob("/etc/exports.d/*.exports")):
         try:
@@ -300,7 +302,9 @@ def read_exports(own_file):
 
 
 def is_configured(served, exports):
-    """Return whether an export that is in force is one of those, under the name of its client or under the complete one."""
+    """Return whether an export that is in force is one of those, under the name of its client or
+    under the complete one.
+    """
     for export in exports:
         if served["path"] == export["path"]:
             clients = (export["client"], canonical(export["client"]))

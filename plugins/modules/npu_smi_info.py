@@ -376,7 +376,10 @@ def live_addresses(module, devices, timeout, container):
 
 
 def table_of(module: AnsibleModule, run: Run) -> Table | None:
-    """Return the table that npu-smi printed, None if it printed none. Fail for one that cannot be read."""
+    """Return the table that npu-smi printed, None if it printed none.
+
+    Fail for one that cannot be read.
+    """
     try:
         return None if run.cause else parse_info(run.stdout)
     except ParseError as exc:
@@ -419,7 +422,10 @@ def fix_of(cause, evidence, container):
 
 
 def addresses_of(module, npus, nodes):
-    """Return the devices with their addresses, and findings about them. C(nodes) are the numbers of the device files of the host."""
+    """Return the devices with their addresses, and findings about them.
+
+    C(nodes) are the numbers of the device files of the host.
+    """
     timeout, container = module.params["timeout"], module.params["container"]
     configured = parse_conf(conf_text(module, module.params["hccn_conf"], timeout, container))
     known = sorted(

@@ -227,7 +227,9 @@ def offered(names, offers, asked):
 
 
 def look_up(host, params, asked):
-    """The family at a requested version, the versions and the names that apt offers, and the packages that transitional ones have become."""
+    """The family at a requested version, the versions and the names that apt offers, and the
+    packages that transitional ones have become.
+    """
     families = driver.expand(params["families"], asked)
     names = list(dict.fromkeys(name for family in families for name in family))
     if not names:

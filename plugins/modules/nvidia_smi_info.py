@@ -444,7 +444,9 @@ def add_nvlinks(gpus: list, run) -> None:
 
 
 def broken_gpus(run, gpus: list) -> list:
-    """Return C(error_gpus): the lost GPUs, and those whose document has an error in place of a value."""
+    """Return C(error_gpus): the lost GPUs, and those whose document has an error in place of a
+    value.
+    """
     return lost_gpus(run.stdout, run.stderr) + [
         {
             "bus_id": gpu["bus_id"],
@@ -457,7 +459,10 @@ def broken_gpus(run, gpus: list) -> list:
 
 
 def cause_of(run, has_document: bool, error_gpus: list) -> tuple[str, str]:
-    """Return why not all GPUs can be used, and the evidence. The cause is empty if they can, and V(other) if the program is not nvidia-smi."""
+    """Return why not all GPUs can be used, and the evidence.
+
+    The cause is empty if they can, and V(other) if the program is not nvidia-smi.
+    """
     if run.cause or (has_document and run.rc == 0 and not error_gpus):
         return run.cause, run.evidence
     cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)

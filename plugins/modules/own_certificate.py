@@ -228,7 +228,10 @@ class Certificates:
         return path
 
     def has_authority(self):
-        """Return whether there is one whose key is its own. Another program may have replaced the key."""
+        """Return whether there is one whose key is its own.
+
+        Another program may have replaced the key.
+        """
         certificate, key = self.path("ca.pem"), self.path("ca.key")
         return (
             os.path.exists(certificate)
@@ -384,7 +387,10 @@ class Certificates:
         return found.st_gid == self.group_id() and found.st_mode & 0o777 == 0o640
 
     def key_of_request(self, text):
-        """Return the path of a request from another host, and its public key. Root of that host can send anything."""
+        """Return the path of a request from another host, and its public key.
+
+        Root of that host can send anything.
+        """
         found = re.search(
             "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE REQUEST-----",
             text[:MOST],
@@ -477,7 +483,10 @@ class Certificates:
         return differ
 
     def remove(self):
-        """Remove the certificate, and the authority with the last one. Returns whether there was something."""
+        """Remove the certificate, and the authority with the last one.
+
+        Returns whether there was something.
+        """
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
         own = [self.options["name"] + end for end in (".pem", ".key", ".pem.new", ".key.new")]
         authority = ["ca" + end for end in (".pem", ".key", ".pem.new", ".key.new")]

@@ -269,7 +269,10 @@ def left(record):
 
 
 def of_before(record):
-    """Paths that existed before the packages. Records of earlier releases do not have the contents of folders."""
+    """Paths that existed before the packages.
+
+    Records of earlier releases do not have the contents of folders.
+    """
     return set(record["existed"]).union(*record.get("contents", {}).values())
 
 
@@ -284,7 +287,9 @@ def coming_back(record, kept_files):
 
 
 def placed_files(former, before, after):
-    """Checksums of the files of settings that the packages have placed, from those recorded, and those found before and after an installation."""
+    """Checksums of the files of settings that the packages have placed, from those recorded, and
+    those found before and after an installation.
+    """
     found = {path: total for path, total in after.items() if path not in before}
     # One that the site has changed stays different from what is recorded.
     for path, total in former.items():
@@ -294,7 +299,10 @@ def placed_files(former, before, after):
 
 
 def changed_settings(record, now):
-    """Files of settings that were changed or added since the installation. Those of before come back, too, and are no news. C(now): their checksums."""
+    """Files of settings that were changed or added since the installation.
+
+    Those of before come back, too, and are no news. C(now): their checksums.
+    """
     before = of_before(record)
     placed = record.get("placed", {})
     return sorted(
@@ -303,7 +311,9 @@ def changed_settings(record, now):
 
 
 def left_settings(record, kept_files):
-    """Files of settings in folders of before that the packages have placed, and a purge does not remove, such as /etc/mysql/debian.cnf."""
+    """Files of settings in folders of before that the packages have placed, and a purge does not
+    remove, such as /etc/mysql/debian.cnf.
+    """
     contents = record.get("contents", {})
     return [
         path
@@ -331,7 +341,10 @@ def lacking(packages, there):
 
 
 def expected(before, asked, hold):
-    """Return the state of the packages after their installation. C(asked) are versions by name, empty for any."""
+    """Return the state of the packages after their installation.
+
+    C(asked) are versions by name, empty for any.
+    """
     after = dict(before)
     for name, version in asked.items():
         former = before.get(name, {}).get("version", "(apt's candidate)")
@@ -382,7 +395,10 @@ class Host:
         )
 
     def there(self, asked: dict[str, str]) -> dict[str, dict]:
-        """State of the requested packages. A name without a version may be that of a package which an installed one provides."""
+        """State of the requested packages.
+
+        A name without a version may be that of a package which an installed one provides.
+        """
         found = self.installed(asked)
         virtual = [name for name, version in asked.items() if not version and name not in found]
         if virtual:
@@ -399,7 +415,8 @@ class Host:
         while True:
             rc, _stdout, stderr = self.apt("--quiet", "update")
             if not rc:
-                # If apt has older lists, it continues with them after an error of a mirror or a key.
+                # If apt has older lists, it continues with them after an error of a mirror or a
+                # key.
                 for line in stderr.splitlines():
                     if line.startswith("W: "):
                         self.module.warn("apt-get update: %s" % line[3:])
@@ -455,7 +472,10 @@ class Host:
         self.result["held"] = self.held(self.result["removed"] + list(self.result["replaced"]))
 
     def begun(self, former):
-        """Return the record with the state before the first run. C(former) is that of earlier runs of this module, whose state counts."""
+        """Return the record with the state before the first run.
+
+        C(former) is that of earlier runs of this module, whose state counts.
+        """
         traces, notes = self.module.params["traces"], self.module.params["notes"]
         known = former.get("traces", [])
         existed = [trace for trace in traces if trace not in known and exists(trace)]
@@ -499,7 +519,8 @@ class Host:
             "install",
             *missing,
         )
-        # Of all packages, because several may share a configuration file. Also if apt failed, because the next run would take the files for the site's.
+        # Of all packages, because several may share a configuration file. Also if apt failed,
+        # because the next run would take the files for the site's.
         record["placed"] = placed_files(
             former.get("placed", {}), files, checksums(files_below(settings(record["traces"])))
         )
@@ -519,14 +540,18 @@ class Host:
     def files_before(former, record):
         """Return the checksums of the files of settings before an installation.
 
-        Without checksums an earlier run was interrupted in its first installation: what has appeared since then is of the packages.
+        Without checksums an earlier run was interrupted in its first installation: what has
+        appeared since then is of the packages.
         """
         if "placed" in former:
             return checksums(files_below(settings(record["traces"])))
         return dict.fromkeys(of_before(record), "")
 
     def hold(self, asked, loose, record):
-        """Hold the requested packages, C(loose) are not held, and those of hold_too. Fill C(record)."""
+        """Hold the requested packages, C(loose) are not held, and those of hold_too.
+
+        Fill C(record).
+        """
         # apt-mark holds no name that another package provides.
         now = self.there(asked)
         real = {name: now.get(name, {}).get("package", name) for name in asked}
@@ -550,7 +575,10 @@ class Host:
             )
 
     def check(self, asked, plan):
-        """Fail if a requested package is not there after apt's success. A rollback would act against what changed it; the record has what was installed."""
+        """Fail if a requested package is not there after apt's success.
+
+        A rollback would act against what changed it; the record has what was installed.
+        """
         found = self.there(asked)
         wrong = [
             "%s is %s, not %s"
@@ -568,7 +596,10 @@ class Host:
 
     @staticmethod
     def changing(packages, may_replace):
-        """A version may be older than the installed one, and that one held. Apt finds no solution around held packages unless it ignores holds."""
+        """A version may be older than the installed one, and that one held.
+
+        Apt finds no solution around held packages unless it ignores holds.
+        """
         options = (
             ["--allow-change-held-packages", "--allow-downgrades"]
             if any("=" in package for package in packages)
@@ -693,7 +724,9 @@ class Host:
         return [name for name in removed if name not in names]
 
     def purge(self, names, record):
-        """A purge also removes files that the site had before the package was installed, or has changed or added since then."""
+        """A purge also removes files that the site had before the package was installed, or has
+        changed or added since then.
+        """
         work = tempfile.mkdtemp(prefix="trainyard-kept.")
         try:
             kept = os.path.join(work, "kept.tar")

@@ -260,7 +260,10 @@ class Environment:
         return found
 
     def wanted_folder(self):
-        """Return the folder of the requested content. Its name follows from the content, or from the pinned packages and Python's version."""
+        """Return the folder of the requested content.
+
+        Its name follows from the content, or from the pinned packages and Python's version.
+        """
         if self.options["content"]:
             end = hashlib.sha256(self.options["content"].encode("utf-8")).hexdigest()[:12]
         else:
@@ -275,7 +278,8 @@ class Environment:
         complete = os.path.exists(os.path.join(folder, STAMP))
         linked = os.path.islink(self.path) and os.readlink(self.path) == os.path.basename(folder)
         processes = self.in_use()
-        # Only once the link leads to the new one. Instances that run keep the folder that they were started from.
+        # Only once the link leads to the new one. Instances that run keep the folder that they were
+        # started from.
         old = (
             [path for path in self.folders() if path != folder and not is_used(path, processes)]
             if complete and linked

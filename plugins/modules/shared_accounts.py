@@ -218,7 +218,9 @@ class Accounts:
         self.shadow, self.today = shadow_entries(), int(time.time() // 86400)
 
     def note(self, kind, value):
-        """Called before the account is created, so that an interrupted run leaves nothing unrecorded."""
+        """Called before the account is created, so that an interrupted run leaves nothing
+        unrecorded.
+        """
         if not self.module.check_mode and value not in self.record.setdefault(kind, []):
             self.record[kind].append(value)
             self.write()
@@ -275,7 +277,8 @@ class Accounts:
                 self.restore(user["name"])
 
     def present(self, users, groups, keys):
-        # A user without groups gets one with the same number. The number that useradd chooses would differ between hosts.
+        # A user without groups gets one with the same number. The number that useradd chooses would
+        # differ between hosts.
         groups = groups + [
             {"name": user["name"], "gid": user["uid"]} for user in users if not user["groups"]
         ]
@@ -357,7 +360,9 @@ class Accounts:
         self.write()
 
     def read_memberships(self, users: list, former: list, owned: dict) -> dict:
-        """Return C(members) of the groups that the role manages, and C(primary), the primary groups of people."""
+        """Return C(members) of the groups that the role manages, and C(primary), the primary groups
+        of people.
+        """
         managed = set(owned["groups"].values()) | set(self.record.get("groups", []))
         groups = {name: find_group(name) for name in managed}
         groups = {name: group for name, group in groups.items() if group}

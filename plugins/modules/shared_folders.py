@@ -142,7 +142,8 @@ DEFAULT = "system.posix_acl_default"
 GET_FLAGS = 0x80086601
 SET_FLAGS = 0x40086602
 IMMUTABLE = 0x10
-#: Each level that is walked needs a file descriptor, of which a process has 1024. What is deeper keeps its lists.
+#: Each level that is walked needs a file descriptor, of which a process has 1024. What is deeper
+#: keeps its lists.
 DEEPEST = 800
 
 
@@ -221,7 +222,9 @@ def free(path, uid):
 
 
 def free_content(top, uid):
-    """Remove the full access of a user from everything below a folder. People may change it meanwhile, so no path is followed, only what was opened.
+    """Remove the full access of a user from everything below a folder.
+
+    People may change it meanwhile, so no path is followed, only what was opened.
 
     A folder passes nothing on any more before its content is listed.
     """
@@ -243,7 +246,10 @@ def free_content(top, uid):
 
 
 def free_one(folder, name, uid, device):
-    """Free an entry of an open folder. Return the entry, opened, if it is a folder of the same file system."""
+    """Free an entry of an open folder.
+
+    Return the entry, opened, if it is a folder of the same file system.
+    """
     try:
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
@@ -266,7 +272,10 @@ def free_one(folder, name, uid, device):
 
 
 def free_tree(path, found, uid):
-    """Remove the full access of a user from a folder's default list and from its content. Its own entry stays: it says that the work is not finished."""
+    """Remove the full access of a user from a folder's default list and from its content.
+
+    Its own entry stays: it says that the work is not finished.
+    """
     wanted = dict(found, default=without_user(found, uid)["default"])
     if wanted["default"] != found["default"]:
         bring(path, found, wanted)
@@ -298,7 +307,8 @@ def bring(path, found, wanted):
         set_immutable(path, False)
     if (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
         os.chown(path, wanted["owner"], wanted["group"])
-    # After the owner, whose change clears setuid and setgid; before the lists, whose mask it would change.
+    # After the owner, whose change clears setuid and setgid; before the lists, whose mask it would
+    # change.
     if wanted["mode"] != found["mode"] or (found["owner"], found["group"]) != (
         wanted["owner"],
         wanted["group"],
@@ -329,12 +339,17 @@ def nfs_place(path, mountinfo="/proc/self/mountinfo"):
 
 
 def same_on_nfs(found, wanted):
-    """Whether a folder is as requested except for an owner that is not a person: a server may map root to any user."""
+    """Whether a folder is as requested except for an owner that is not a person: a server may map
+    root to any user.
+    """
     return dict(found, owner=0) == wanted and not wanted["owner"]
 
 
 def as_user(uid, gid, work):
-    """Whether some work succeeds in a child process with the rights of a user and no other groups. Never as root."""
+    """Whether some work succeeds in a child process with the rights of a user and no other groups.
+
+    Never as root.
+    """
     if not uid:
         return False
     child = os.fork()
@@ -388,7 +403,8 @@ class Folders:
                     if not self.make(made, folder):
                         return self.refused(folder, missing[number:])
                 except FileExistsError:
-                    # An NFS client caches for up to a minute that a path was absent (acdirmax in nfs(5)). Only mkdir contacts the server.
+                    # An NFS client caches for up to a minute that a path was absent (acdirmax in
+                    # nfs(5)). Only mkdir contacts the server.
                     self.forget(folder, missing[number:], lambda path: True)
                     return self.present(folder)
         if folder["immutable"] and os.path.ismount(folder["path"]):
@@ -455,7 +471,9 @@ class Folders:
                 self.refused(folder, missing or [path])
 
     def make(self, path, folder):
-        """Whether a missing folder could be created, by root, or on an NFS server by its future owner."""
+        """Whether a missing folder could be created, by root, or on an NFS server by its future
+        owner.
+        """
         try:
             os.mkdir(path)
         except PermissionError:
@@ -468,7 +486,8 @@ class Folders:
             and os.stat(path).st_uid not in (0, folder["owner"])
             and nfs_place(path)
         ):
-            # Everybody may make folders there, and what root makes is the server's nobody's, who may not give it away.
+            # Everybody may make folders there, and what root makes is the server's nobody's, who
+            # may not give it away.
             os.rmdir(path)
             return self.make_as_person(path, folder)
         os.chmod(path, 0o755)
@@ -522,7 +541,8 @@ class Folders:
             try:
                 self.one_former(path, folders[path])
             except PermissionError:
-                # On a server that maps root to another user, only its administrator can remove the folder.
+                # On a server that maps root to another user, only its administrator can remove the
+                # folder.
                 if not nfs_place(path):
                     raise
                 self.kept.append(path)
@@ -560,7 +580,10 @@ class Folders:
 
 
 def check_folders(module):
-    """Fail for a path that is not absolute and for a mode that is no number. Paths lose a slash at their end."""
+    """Fail for a path that is not absolute and for a mode that is no number.
+
+    Paths lose a slash at their end.
+    """
     for folder in module.params["folders"]:
         folder["path"] = folder["path"].rstrip("/") or "/"
         if not os.path.isabs(folder["path"]):

@@ -296,7 +296,8 @@ def write(share, name, check_mode, timeout, speed_record):
         if check_mode:
             return result
         for folder in FOLDERS:
-            # Without an explicit mode, which would restrict an access list that lets root of other hosts write here.
+            # Without an explicit mode, which would restrict an access list that lets root of other
+            # hosts write here.
             os.makedirs(os.path.join(share, folder), exist_ok=True)
         # Left by an earlier, interrupted proof.
         former = re.escape(name) + r"\.[0-9a-f]{32}(%s)?" % re.escape(UNFINISHED)

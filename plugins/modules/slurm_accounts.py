@@ -303,7 +303,8 @@ class Accounts:
             rc, out, err = self.module.run_command(
                 [self.tool("sacctmgr")] + arguments, environ_update={"LC_ALL": "C"}
             )
-            # Also with exit code 0: sacctmgr may say that the database is busy, do nothing, and report success.
+            # Also with exit code 0: sacctmgr may say that the database is busy, do nothing, and
+            # report success.
             busy = sacctmgr.is_busy(err if rc == 0 and "show" in arguments else out + err)
             if not busy or time.monotonic() >= deadline:
                 return rc or int(busy), out, err
@@ -355,7 +356,9 @@ class Accounts:
         return plan(found, self.accounts, self.priorities, record, jobs, self.operators)
 
     def plan(self, found):
-        """Return the plan, and the jobs that were considered. squeue is asked only if something is removed."""
+        """Return the plan, and the jobs that were considered. squeue is asked only if something is
+        removed.
+        """
         result, jobs = self.planned(found), []
         if result.removes:
             jobs = self.jobs()
@@ -373,7 +376,10 @@ class Accounts:
             )
 
     def await_gpus(self):
-        """slurmctld registers gres/gpu at its first start. Without it, sacctmgr refuses limits of GPUs."""
+        """slurmctld registers gres/gpu at its first start.
+
+        Without it, sacctmgr refuses limits of GPUs.
+        """
         deadline = self.deadline()
         while sacctmgr.GPU not in self.parsed(sacctmgr.parse_tres, self.table("tres")):
             if time.monotonic() >= deadline:

@@ -322,7 +322,9 @@ MAIL_PROGRAMS = ["/usr/bin/mail", "/bin/mail", "/usr/bin/mailx"]
 
 
 def login_user():
-    """Name of the user who logged in: sudo tells it, and for other ways to become root the audit system."""
+    """Name of the user who logged in: sudo tells it, and for other ways to become root the audit
+    system.
+    """
     name = os.environ.get("SUDO_USER", "")
     if name:
         return name
@@ -457,7 +459,10 @@ class Host:
         ] or self.npus()
 
     def npus(self):
-        """A type of Slurm that is a number would be a count: 910 in gpu:910. So each name begins with that of the family."""
+        """A type of Slurm that is a number would be a count: 910 in gpu:910.
+
+        So each name begins with that of the family.
+        """
         numbers = npu_nodes()
         names = chip_names(self.module, numbers)
         models = {number: re.sub("^(?:Ascend)?", "Ascend", name) for number, name in names.items()}

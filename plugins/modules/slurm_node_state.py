@@ -176,7 +176,10 @@ def shown(states):
 
 
 def checked_reason(module):
-    """Return the reason to set, empty for V(resume). Fail for other parameters that Slurm cannot use."""
+    """Return the reason to set, empty for V(resume).
+
+    Fail for other parameters that Slurm cannot use.
+    """
     reason, wait = "", module.params["wait"]
     if module.params["state"] == "drain":
         reason = _slurm.reason_of(module.params["reason"])
@@ -222,7 +225,8 @@ def update(slurm, names, word, reason):
     try:
         slurm.run(command + (["reason=" + reason] if word == "drain" else []))
     except NoAnswer as error:
-        # Slurm prints this for a node that never registered, and clears the flag nevertheless. The nodes are read again afterwards.
+        # Slurm prints this for a node that never registered, and clears the flag nevertheless. The
+        # nodes are read again afterwards.
         if word != "undrain" or "Invalid node state specified" not in str(error):
             raise
 

@@ -136,7 +136,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_commands impo
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import run_tool
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-# Seconds for the end of the jobs: Slurm kills a job 30 s after it has asked it to end, and the epilog follows.
+# Seconds for the end of the jobs: Slurm kills a job 30 s after it has asked it to end, and the
+# epilog follows.
 END = 90
 # Seconds for Slurm's commands, beside the time for the jobs.
 COMMANDS = 30
@@ -318,7 +319,10 @@ class Probes:
         }
 
     def wait(self):
-        """Wait until all jobs have a result or have ended. Returns the last state that was seen of each."""
+        """Wait until all jobs have a result or have ended.
+
+        Returns the last state that was seen of each.
+        """
         seen, begun, pause = {}, time.monotonic(), 0.5
         self.slurm.deadline = begun + self.seconds + COMMANDS
         while True:
@@ -336,7 +340,10 @@ class Probes:
     # --- after ------------------------------------------------------------------------------------------------------------------
 
     def clean(self):
-        """End all jobs, and undo the preparation. Returns the nodes whose job does not end. Each step is tried, whatever failed before."""
+        """End all jobs, and undo the preparation.
+
+        Returns the nodes whose job does not end. Each step is tried, whatever failed before.
+        """
         self.slurm.deadline = time.monotonic() + END + COMMANDS
         left, problems = {}, []
 
@@ -361,7 +368,8 @@ class Probes:
             if not states or problems or time.monotonic() >= deadline:
                 break
             time.sleep(0.5)
-        # slurmd ends the job before it tells slurmctld to drain the node, so they are read as late as possible.
+        # slurmd ends the job before it tells slurmctld to drain the node, so they are read as late
+        # as possible.
         self.nodes = attempt(self.read_nodes) or {}
         # Each node with its own reason.
         for node, reason in self.resumed.items():

@@ -200,7 +200,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_logins imp
 MOST_KEYS = 1000
 #: Separates the outputs of the commands below.
 MARK = "--trainyard--"
-#: With the path of sshd's file. In one docker exec, if possible with the logins, because it takes longer than the commands.
+#: With the path of sshd's file. In one docker exec, if possible with the logins, because it takes
+#: longer than the commands.
 ASK_SSHD = 'ssh -Q kex; echo "' + MARK + '"; if [ -s %s ]; then /usr/sbin/sshd -T -f %s; fi'
 LISTENS = "0A"
 
@@ -208,7 +209,10 @@ KEYS = {"host_key": "ssh_host_ed25519_key", "public_key": "id_ed25519"}
 
 
 def listening(port: int) -> list[str]:
-    """Addresses of this host on which a process listens on the port. The container has the host's network."""
+    """Addresses of this host on which a process listens on the port.
+
+    The container has the host's network.
+    """
     found = set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in read_text(path).splitlines()[1:]:
@@ -236,7 +240,10 @@ class Keys:
         self.result = {"changed": False, "made": [], "rotated": False}
 
     def public_of(self, path):
-        """Derived from the private key, because a .pub file may differ. With a pipe, because ssh-keygen rejects a file that others may read."""
+        """Derived from the private key, because a .pub file may differ.
+
+        With a pipe, because ssh-keygen rejects a file that others may read.
+        """
         with open(path, encoding="utf-8", errors="replace") as file:
             private = file.read()
         rc, out, err = self.module.run_command(
@@ -344,7 +351,9 @@ class Keys:
         ]
 
     def settle_sshd(self, text: str) -> None:
-        """Take from this output what the container's ssh offers, and which settings its sshd takes from its file."""
+        """Take from this output what the container's ssh offers, and which settings its sshd takes
+        from its file.
+        """
         offers, dummy, settings = text.partition(MARK + "\n")
         self.result["post_quantum"] = any(
             name.startswith(("sntrup761x25519", "mlkem768x25519")) for name in offers.split()
@@ -374,7 +383,10 @@ class Keys:
         }
 
     def frozen(self):
-        """The kernel accepts connections for a stopped process. Only the process itself sends the banner."""
+        """The kernel accepts connections for a stopped process.
+
+        Only the process itself sends the banner.
+        """
         params = self.module.params
         if not params["address"]:
             return False
@@ -396,7 +408,9 @@ class Keys:
         return False
 
     def in_container(self, found: dict) -> tuple[dict, str]:
-        """What module ssh_mesh_info returns, empty if the logins would not show the state after this run. And what the container says of ssh and sshd."""
+        """What module ssh_mesh_info returns, empty if the logins would not show the state after
+        this run. And what the container says of ssh and sshd.
+        """
         params, sshd = self.module.params, self.result["sshd"]
         if not main_process(found):
             return {}, ""

@@ -344,7 +344,9 @@ def permissions(path):
 
 
 def foreign(unit, loaded_from):
-    """The file of a unit of that name from another source, where systemd loaded it from or where the role would write its own; empty if there is none."""
+    """The file of a unit of that name from another source, where systemd loaded it from or where
+    the role would write its own; empty if there is none.
+    """
     for path in (loaded_from, "/etc/systemd/system/" + unit):
         try:
             with open(path, encoding="utf-8", errors="replace") as stream:
@@ -356,7 +358,9 @@ def foreign(unit, loaded_from):
 
 
 def changed_files(module, docker, found):
-    """Read from the layers if possible: docker diff does not compare content, and may scan the whole image, which takes many seconds."""
+    """Read from the layers if possible: docker diff does not compare content, and may scan the
+    whole image, which takes many seconds.
+    """
     graph = found.get("GraphDriver") or {}
     layers = graph.get("Data") or {}
     if graph.get("Name") == "overlay2" and os.path.isdir(layers.get("UpperDir", "")):
@@ -371,7 +375,9 @@ def changed_files(module, docker, found):
 
 
 def own_state(module: AnsibleModule, docker: str, found: dict) -> dict:
-    """What somebody has changed in or around a container of this collection, and whether a restart would end processes."""
+    """What somebody has changed in or around a container of this collection, and whether a restart
+    would end processes.
+    """
     state = {
         "changed_files": changed_files(module, docker, found),
         "departures": departures(found, module.params["share"]),
@@ -388,7 +394,9 @@ def busy(module, docker, found):
 
 
 def outdated_resolv_conf(found):
-    """Path of the running container's resolv.conf from `docker inspect`; empty if it has the host's name servers."""
+    """Path of the running container's resolv.conf from `docker inspect`; empty if it has the host's
+    name servers.
+    """
     settings = found["HostConfig"]
     if (
         not found["State"]["Running"]
@@ -411,7 +419,10 @@ def outdated_resolv_conf(found):
 
 
 def supervised(pid):
-    """What the supervisor of a container tells, as (checksum of its configuration, states). The container's users may have changed it."""
+    """What the supervisor of a container tells, as (checksum of its configuration, states).
+
+    The container's users may have changed it.
+    """
     try:
         # Not one that somebody has linked to a file of the host, and without waiting for a writer.
         handle = os.open(

@@ -320,7 +320,8 @@ class Unit(object):
     def start(self):
         params = self.module.params
         if not os.path.isdir(os.path.dirname(self.log)):
-            # Without a mode, which would restrict a shared folder's default access list for root of other hosts.
+            # Without a mode, which would restrict a shared folder's default access list for root of
+            # other hosts.
             os.makedirs(os.path.dirname(self.log))
         fresh = 0 if params["log_append"] else os.O_TRUNC
         os.close(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | fresh, 0o640))

@@ -191,7 +191,8 @@ def update_store(module, files, placed, removed):
 def files_of(asked: dict, held: dict, ours: dict, prefix: str) -> dict:
     """Return the files that the host needs as {name: (fingerprint, PEM)}.
 
-    Not those of certificates that the system trusts anyway, unless it trusts them because of this module's file.
+    Not those of certificates that the system trusts anyway, unless it trusts them because of this
+    module's file.
     """
     files = {}
     for fingerprint, pem in asked.items():
@@ -202,7 +203,10 @@ def files_of(asked: dict, held: dict, ours: dict, prefix: str) -> dict:
 
 
 def copy_bundle(module, is_asked: bool, updated: bool) -> bool:
-    """Copy the system's bundle, or remove the copy where no certificate is requested. Return whether it differed."""
+    """Copy the system's bundle, or remove the copy where no certificate is requested.
+
+    Return whether it differed.
+    """
     bundle = module.params["bundle"]
     if bundle is None:
         return False

@@ -174,7 +174,9 @@ class Host:
 
     @staticmethod
     def write(path, content, mode=0o644):
-        """Written atomically and with its mode from the start, because a source may contain credentials. Apt ignores names that begin with a dot."""
+        """Written atomically and with its mode from the start, because a source may contain
+        credentials. Apt ignores names that begin with a dot.
+        """
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".trainyard")
         with os.fdopen(handle, "wb") as stream:
@@ -267,7 +269,9 @@ class Host:
     # The key
 
     def keyring(self, path, noted):
-        """The keyring's content, None if check mode prevents its download; and how it is recognised next time."""
+        """The keyring's content, None if check mode prevents its download; and how it is recognised
+        next time.
+        """
         checksums = [
             checksum.rpartition(":")[2] for checksum in self.module.params["key_checksums"]
         ]
@@ -293,7 +297,10 @@ class Host:
         return ring, {"fetched": digest(content), "placed": digest(ring)}
 
     def keys_in(self, content, checksums, fingerprints):
-        """The keys of a download by fingerprint, only those that are requested. Fail if it is not the requested one."""
+        """The keys of a download by fingerprint, only those that are requested.
+
+        Fail if it is not the requested one.
+        """
         url = self.module.params["key_url"]
         if checksums and digest(content) not in checksums:
             self.fail(
@@ -376,7 +383,8 @@ class Host:
     def place(self, name):
         own, ring = self.files_of(name)
         record = self.file.read()
-        # Sources that this module has placed for other names stay, also where one's pattern takes in another.
+        # Sources that this module has placed for other names stay, also where one's pattern takes
+        # in another.
         ours = {self.files_of(other)[0] for other in record.get("keyrings", {})} | {own}
         self.take_out_entries(own, ours)
         self.take_out_keys()

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hosts with Ascend NPUs: what is missing on them, where they differ, their environment, and the rank table of all. Pure functions."""
+"""Hosts with Ascend NPUs: what is missing on them, where they differ, their environment, and the
+rank table of all. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,10 @@ def _digest(content: str) -> str:
 
 
 def environment_file(variables: Mapping[str, str | list[str]]) -> str:
-    """Return a file for `.` of sh, which may be read several times. Lists are paths and come before what a variable has."""
+    """Return a file for `.` of sh, which may be read several times.
+
+    Lists are paths and come before what a variable has.
+    """
     lines = []
     for name in sorted(variables):
         value = variables[name]
@@ -166,7 +171,10 @@ def host_warnings(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
 
 
 def different(readings: Readings, requested: dict[str, str]) -> list[str]:
-    """Return where driver and firmware differ between hosts or from the requested version. Versions are compared as text: 1.72.T2.100.B020."""
+    """Return where driver and firmware differ between hosts or from the requested version.
+
+    Versions are compared as text: 1.72.T2.100.B020.
+    """
     found = []
     for part in PARTS:
         versions: dict[str, list[str]] = {}
@@ -246,7 +254,10 @@ def summary(reading: dict[str, Any], npus: dict[str, Any]) -> str:
 def _host_files(
     reading: dict[str, Any], table: dict[str, Any] | None, keeps_table: bool
 ) -> HostFiles:
-    """Return the files of a host, and how it differs from them. C(keeps_table): without a new table, that of an earlier run stays."""
+    """Return the files of a host, and how it differs from them.
+
+    C(keeps_table): without a new table, that of an earlier run stays.
+    """
     files = reading["files"]
     contents = {ENVIRONMENT: environment_file(reading["environment"])}
     if table:
@@ -286,9 +297,11 @@ def _of_hosts(
 
 
 def ascend_plan(readings: Readings, npus: Readings, requested: Requested) -> Plan:
-    """Judge driver, firmware and devices of all hosts with NPUs, and plan their environment and the rank table.
+    """Judge driver, firmware and devices of all hosts with NPUs, and plan their environment and the
+    rank table.
 
-    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of M(trainyard.gpu.npu_smi_info), by host in rank order.
+    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of
+    M(trainyard.gpu.npu_smi_info), by host in rank order.
     """
     problems = [
         fault

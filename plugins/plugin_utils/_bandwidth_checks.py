@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Judges the measured bandwidth, and what was seen of GPUs, fabric and NCCL meanwhile, as checks of role verify."""
+"""Judges the measured bandwidth, and what was seen of GPUs, fabric and NCCL meanwhile, as checks of
+role verify.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def _source(answer: dict[str, Any]) -> str:
 def _busy_check(
     answer: dict[str, Any], host: str, gpus: int | None, why_unknown: str
 ) -> Mapping[str, Any]:
-    """Return check gpus-busy of a host. C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen."""
+    """Return check gpus-busy of a host.
+
+    C(gpus) is the number of its GPUs, C(why_unknown) the reason why nothing was seen.
+    """
     carrier = answer.get("carrier") or answer.get("collective")
     if not gpus:
         if not _on_gpus(answer):
@@ -149,7 +154,10 @@ def _skipped(answer: dict[str, Any], check_id: str, host: str, found: str) -> Ma
 def _fabric_checks(
     answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Return what the counters of the fabric tell of each of several hosts. C(unknown) has the reason of those that were not seen."""
+    """Return what the counters of the fabric tell of each of several hosts.
+
+    C(unknown) has the reason of those that were not seen.
+    """
     watched = answer.get("watched") or {}
     carrier = answer.get("carrier") or answer.get("collective") or ""
     checks: list[Mapping[str, Any]] = []
@@ -173,7 +181,10 @@ def _fabric_checks(
 def _transport_check(
     answer: dict[str, Any], hosts: Sequence[str], unknown: Mapping[str, str]
 ) -> Mapping[str, Any]:
-    """Return check nccl-transport: how NCCL has moved data between all hosts. C(unknown) has by host why it was not seen."""
+    """Return check nccl-transport: how NCCL has moved data between all hosts.
+
+    C(unknown) has by host why it was not seen.
+    """
     carrier, name = answer.get("carrier") or answer.get("collective"), ", ".join(hosts)
     if carrier and carrier != "nccl":
         why = "which Horovod was not built with" if _on_gpus(answer) else "because it has no GPUs"
@@ -193,7 +204,10 @@ def _watched_checks(
     gpus: Mapping[str, int],
     reason: str,
 ) -> list[Mapping[str, Any]]:
-    """Return observations while all hosts worked together. A check that cannot be made gives the reason."""
+    """Return observations while all hosts worked together.
+
+    A check that cannot be made gives the reason.
+    """
     watched = answer.get("watched") or {}
     reason = reason or watched.get("error") or _unseen(answer, hosts, tail)
     seen, errors = watched.get("hosts") or {}, watched.get("errors", {})
@@ -216,11 +230,13 @@ def bandwidth_checks(
 ) -> list[Mapping[str, Any]]:
     """Return the findings of a measurement and of what was seen meanwhile.
 
-    They are C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects. What was seen during the job becomes C(gpus-busy) and
-    C(fabric-counters), one per host, and C(nccl-transport). Without a measurement a check is skipped, and a bandwidth without an expected value is a warning.
+    They are C(bandwidth-host), one per host, and C(bandwidth-cluster), which names the suspects.
+    What was seen during the job becomes C(gpus-busy) and C(fabric-counters), one per host, and
+    C(nccl-transport). Without a measurement a check is skipped, and a bandwidth without an expected
+    value is a warning.
 
-    C(answer) is the result of the measuring job, empty if it left none. C(tail) are the last lines of its output, C(gpus) the number of GPUs by host, and
-    C(reason) tells why nothing was measured.
+    C(answer) is the result of the measuring job, empty if it left none. C(tail) are the last lines
+    of its output, C(gpus) the number of GPUs by host, and C(reason) tells why nothing was measured.
     """
     return _measured_checks(answer, hosts, tail, gpus or {}, reason) + _watched_checks(
         answer, hosts, tail, gpus or {}, reason

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Selects verify's tool for the bandwidth, and converts results of all_reduce_perf to those of a job."""
+"""Selects verify's tool for the bandwidth, and converts results of all_reduce_perf to those of a
+job.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ __all__ = [
     "with_search",
 ]
 
-#: Best first. The first measures only NCCL, the second finds suspects, the third is in every image for horovodrun.
+#: Best first. The first measures only NCCL, the second finds suspects, the third is in every image
+#: for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
 NAMES = {"all_reduce_perf": "all_reduce_perf", "torch": "PyTorch", "horovod": "Horovod"}
 NO_BLAME = "measured with all_reduce_perf; the search for a suspect host or link needs PyTorch, which the image does not have"
@@ -32,7 +35,8 @@ NO_END = "all_reduce_perf did not complete"
 SAID = "trainyard: failed: "
 # Of the runner, too: where the ranks of a job waited that has not ended.
 WAITED = re.compile(r"trainyard: warning: ((?:no output\b|at its end: ).*/hang\.txt)$")
-#: Percent from which a GPU counts as busy in a run of all_reduce_perf, which may be shorter than one sample of the driver.
+#: Percent from which a GPU counts as busy in a run of all_reduce_perf, which may be shorter than
+#: one sample of the driver.
 IN_USE = 5
 
 
@@ -54,13 +58,16 @@ class Results(TypedDict):
 
     #: Results of nccl_all_reduce for the host alone.
     alone: dict[str, dict[str, Any]]
-    #: What files/host_watch.py has printed before and after the run of all hosts. A host that did not answer is not in the second.
+    #: What files/host_watch.py has printed before and after the run of all hosts. A host that did
+    #: not answer is not in the second.
     facts: dict[str, dict[str, Any]]
     after: dict[str, dict[str, Any]]
 
 
 def reason(tail: Sequence[str]) -> str:
-    """Return why a job left no result: the message of its runner, and where its ranks waited if it did not end. Else its last line."""
+    """Return why a job left no result: the message of its runner, and where its ranks waited if it
+    did not end. Else its last line.
+    """
     messages = [line.partition(SAID)[2] for line in tail if SAID in line]
     waited = [match.group(1) for match in map(WAITED.search, tail) if match]
     if not messages:
@@ -138,11 +145,12 @@ def choose(
 ) -> Choice:
     """Return the tool, and why better ones are not used.
 
-    C(requested) is auto or the name of a tool. C(gpus) has for each host how many GPUs its container was given, C(image) the words that
-    the question to the image has brought: all_reduce_perf, mpi (it was built with MPI), mpirun, torch, horovod, and the frameworks torch, tensorflow, mxnet.
-    C(on_host) tells whether a host alone has all_reduce_perf itself.
-    C(frameworks) are those that Horovod was found to have been built with, None where it was not asked.
-    C(problems) has for mpirun and horovodrun what in the network keeps them from starting.
+    C(requested) is auto or the name of a tool. C(gpus) has for each host how many GPUs its
+    container was given, C(image) the words that the question to the image has brought:
+    all_reduce_perf, mpi (it was built with MPI), mpirun, torch, horovod, and the frameworks torch,
+    tensorflow, mxnet. C(on_host) tells whether a host alone has all_reduce_perf itself.
+    C(frameworks) are those that Horovod was found to have been built with, None where it was not
+    asked. C(problems) has for mpirun and horovodrun what in the network keeps them from starting.
     """
     of_launchers, words = problems or {}, set(image)
     no_perf, where = _all_reduce_perf(gpus, words, on_host, of_launchers.get("mpirun", []))
@@ -170,7 +178,10 @@ def choose(
 
 
 def _complete_rows(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of all_reduce_perf that have both placements. Unchecked rows have their own reason, and count as without wrong values."""
+    """Return the rows of all_reduce_perf that have both placements.
+
+    Unchecked rows have their own reason, and count as without wrong values.
+    """
     found = []
     for row in rows:
         placements = {place: row[place] or {} for place in ("out_of_place", "in_place")}
@@ -208,10 +219,13 @@ def _run(run_id: str, hosts: list[str], ranks: int, result: dict[str, Any]) -> d
 
 
 def reduced_bytes(rows: list[dict[str, Any]], command: list[str]) -> tuple[int, int]:
-    """Return minimum and maximum bytes of all messages in a run of all_reduce_perf, from its rows and its command line.
+    """Return minimum and maximum bytes of all messages in a run of all_reduce_perf, from its rows
+    and its command line.
 
-    For each size and each of the two placements it makes one reduction to synchronize, the measured ones (-n), and one whose result is checked (-c 1). Before,
-    it warms up (-w) with the largest and the smallest size, since 2.17 with all of a factor 2 between them, which are less than twice the largest.
+    For each size and each of the two placements it makes one reduction to synchronize, the measured
+    ones (-n), and one whose result is checked (-c 1). Before, it warms up (-w) with the largest and
+    the smallest size, since 2.17 with all of a factor 2 between them, which are less than twice the
+    largest.
     """
 
     def option(name: str) -> int:
@@ -227,7 +241,9 @@ def _card_names(seen: dict[str, Any]) -> list[str]:
 
 
 def _watched_host(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return (values of a host's counters and GPUs between two outputs of files/host_watch.py, why there are none)."""
+    """Return (values of a host's counters and GPUs between two outputs of files/host_watch.py, why
+    there are none).
+    """
     unknown: dict[str, Any] = {
         "sent_bytes": None,
         "received_bytes": None,
@@ -258,7 +274,10 @@ def _watched(
     seen: Mapping[str, tuple[dict[str, Any], dict[str, Any]]],
     gpus: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return C(watched) of the run of all hosts, or of the one host. C(seen) are the two outputs of files/host_watch.py by host."""
+    """Return C(watched) of the run of all hosts, or of the one host.
+
+    C(seen) are the two outputs of files/host_watch.py by host.
+    """
     is_complete = result.get("complete")
     hosts, errors = {}, {}
     for host, ranks in gpus.items():
@@ -294,7 +313,10 @@ def _lost(seen: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> dict[str
 
 
 def _of_name(name: str | None, hosts: list[str]) -> list[str]:
-    """Return the hosts that a line of NCCL's log is of. It has the name that a host has itself, which may have a domain; other lines are of all hosts."""
+    """Return the hosts that a line of NCCL's log is of.
+
+    It has the name that a host has itself, which may have a domain; other lines are of all hosts.
+    """
     short = (name or "").partition(".")[0]
     return [host for host in hosts if host.partition(".")[0] == short] or hosts
 
@@ -326,7 +348,9 @@ def results_of_tasks(
     before: Mapping[str, dict[str, Any]],
     after: Mapping[str, dict[str, Any]],
 ) -> Results:
-    """Return results by host, from those of tasks: of module nccl_all_reduce, and of files/host_watch.py before and after the run of all hosts."""
+    """Return results by host, from those of tasks: of module nccl_all_reduce, and of
+    files/host_watch.py before and after the run of all hosts.
+    """
     return {
         # A skipped task has no result.
         "alone": {host: result for host, result in alone.items() if "passed" in result},
@@ -348,8 +372,9 @@ def of_nccl_tests(
 ) -> dict[str, Any]:
     """Convert results of module nccl_all_reduce to the result of a measuring job.
 
-    C(together) is the one of all hosts, empty for one host. C(gpus) and C(image) are as for P(choose), C(plan) is the job's. C(search) in the answer tells
-    whether PyTorch's job must search for the suspect host or link.
+    C(together) is the one of all hosts, empty for one host. C(gpus) and C(image) are as for
+    P(choose), C(plan) is the job's. C(search) in the answer tells whether PyTorch's job must search
+    for the suspect host or link.
     """
     hosts, alone, facts = list(gpus), results["alone"], results["facts"]
     runs = [
@@ -403,9 +428,12 @@ def _note_of_search(
 def with_search(
     found: dict[str, Any], job: dict[str, Any], tail: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return results of all_reduce_perf, with the suspects found by PyTorch's job. The verdict stays that of all_reduce_perf.
+    """Return results of all_reduce_perf, with the suspects found by PyTorch's job.
 
-    C(job) is the job's answer, empty where it left none, C(tail) the last lines of its output or why it was not run.
+    The verdict stays that of all_reduce_perf.
+
+    C(job) is the job's answer, empty where it left none, C(tail) the last lines of its output or
+    why it was not run.
     """
     runs = {run["id"]: run for run in job.get("runs", [])}
     blame = [
@@ -451,5 +479,8 @@ def decide_bandwidth_of_nccl_tests(
     after: Mapping[str, dict[str, Any]],
     *job: Any,
 ) -> dict[str, Any]:
-    """As of_nccl_tests, of results of tasks as results_of_tasks takes them. C(job) are its C(gpus), C(plan) and C(image)."""
+    """As of_nccl_tests, of results of tasks as results_of_tasks takes them.
+
+    C(job) are its C(gpus), C(plan) and C(image).
+    """
     return of_nccl_tests(results_of_tasks(alone, before, after), together, *job)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The networks of a cluster, and address, interface and number of slots of each host. Pure functions over results of M(host_info)."""
+"""The networks of a cluster, and address, interface and number of slots of each host.
+
+Pure functions over results of M(host_info).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ class Rdma(TypedDict):
     rate_gb_s: float | None
     #: In NCCL_IB_HCA's notation.
     devices: list[str]
-    #: Index of the address in the GID tables with RoCE; None with InfiniBand, or if the devices differ.
+    #: Index of the address in the GID tables with RoCE; None with InfiniBand, or if the devices
+    #: differ.
     gid_index: int | None
 
 
@@ -108,7 +112,9 @@ def as_address(text: str) -> Address | None:
 
 
 def networks_of(value: str | Iterable[object] | None) -> list[Network]:
-    """Return the networks of cluster_fabric_network, which is a CIDR, several of them with commas, or a list."""
+    """Return the networks of cluster_fabric_network, which is a CIDR, several of them with commas,
+    or a list.
+    """
     words = value.split(",") if isinstance(value, str) else value or []
     return [ipaddress.ip_network(str(word).strip(), strict=False) for word in words if word]
 
@@ -147,7 +153,9 @@ def own_addresses(info: dict[str, Any]) -> list[str]:
 
 
 def find_network(info: dict[str, Any], inventory_address: str) -> str:
-    """Return the network (CIDR) of the host's inventory address, else of its default route; '' if there is none."""
+    """Return the network (CIDR) of the host's inventory address, else of its default route; '' if
+    there is none.
+    """
     candidates = _candidates(info)
     own = as_address(inventory_address)
     for dummy, address, network in candidates:
@@ -166,7 +174,9 @@ def find_network(info: dict[str, Any], inventory_address: str) -> str:
 
 
 def _offer(info: dict[str, Any], named: str | None) -> list[Place]:
-    """Return the IPv4 addresses of a host by which others may reach it; only those of the interface C(named), if there is one."""
+    """Return the IPv4 addresses of a host by which others may reach it; only those of the interface
+    C(named), if there is one.
+    """
     return [
         place
         for place in _candidates(info, include_virtual=bool(named))
@@ -184,10 +194,12 @@ def _unique_addresses(offers: list[list[Place]]) -> list[set[Address]]:
 def shared_networks(
     hosts: Mapping[str, dict[str, Any]], named: Mapping[str, str] | None = None
 ) -> list[Network]:
-    """Return, in the first host's order, the IPv4 networks in which every host has a different address.
+    """Return, in the first host's order, the IPv4 networks in which every host has a different
+    address.
 
-    C(hosts) are answers by name. A host with an interface in C(named) offers that one alone. An address that two hosts have is none of their own:
-    bridges and service processors have the same address everywhere, under any name.
+    C(hosts) are answers by name. A host with an interface in C(named) offers that one alone. An
+    address that two hosts have is none of their own: bridges and service processors have the same
+    address everywhere, under any name.
     """
     interfaces = named or {}
     offers = [_offer(info, interfaces.get(name)) for name, info in hosts.items()]
@@ -203,12 +215,16 @@ def shared_networks(
 
 
 def cluster_network(network: str, is_inside: bool, shared: list[Network]) -> str:
-    """Return the cluster network (CIDR): the head's, or the only one that all hosts share if C(is_inside) finds a host outside of the head's."""
+    """Return the cluster network (CIDR): the head's, or the only one that all hosts share if
+    C(is_inside) finds a host outside of the head's.
+    """
     return str(shared[0]) if len(shared) == 1 and not (network and is_inside) else network
 
 
 def _speed_mbit_s(info: dict[str, Any], interface: str) -> float | None:
-    """Return the speed of an interface in Mbit/s, that of its RDMA ports first; None if the host does not tell it."""
+    """Return the speed of an interface in Mbit/s, that of its RDMA ports first; None if the host
+    does not tell it.
+    """
     rates: list[float] = [
         port["rate_gb_s"] * 1000
         for port in info.get("rdma_ports", [])
@@ -249,7 +265,8 @@ def _ports_in(info: dict[str, Any], networks: Collection[Network]) -> list[RdmaP
 def _beside_gpus(info: dict[str, Any], ports: list[RdmaPort]) -> list[RdmaPort]:
     """Return the ports beside a GPU if every GPU of the host has one beside it, else all of them.
 
-    NCCL takes the ports beside a GPU for its data. One that is far from all GPUs is for storage or for the system. Facts of an earlier release do not tell.
+    NCCL takes the ports beside a GPU for its data. One that is far from all GPUs is for storage or
+    for the system. Facts of an earlier release do not tell.
     """
     beside = info.get("rdma_beside_gpus") or {}
     near = {gpu for port in ports for gpu in beside.get(port["device"]) or []}
@@ -261,7 +278,10 @@ def _beside_gpus(info: dict[str, Any], ports: list[RdmaPort]) -> list[RdmaPort]:
 def _without_storage(
     fastest: list[Network], hosts: Mapping[str, dict[str, Any]], servers: Collection[Address]
 ) -> list[Network]:
-    """Return the networks for data of jobs among several that are equally fast. C(servers) are addresses of NFS servers."""
+    """Return the networks for data of jobs among several that are equally fast.
+
+    C(servers) are addresses of NFS servers.
+    """
     kept = [each for each in fastest if not any(address in each for address in servers)]
     for info in hosts.values():
         ports = _beside_gpus(info, _ports_in(info, kept))
@@ -273,7 +293,9 @@ def _without_storage(
 def _slowest_speeds(
     hosts: Mapping[str, dict[str, Any]], shared: list[Network], named: Mapping[str, str]
 ) -> dict[Network, float | None]:
-    """Return the speed of each network in Mbit/s: that of the slowest host, which limits a ring of all hosts. None if a host does not tell it."""
+    """Return the speed of each network in Mbit/s: that of the slowest host, which limits a ring of
+    all hosts. None if a host does not tell it.
+    """
     speeds: dict[Network, float | None] = {}
     for each in shared:
         places = [
@@ -302,10 +324,12 @@ def fabric_network(
     named: Mapping[str, str] | None = None,
     servers: Collection[Address] = (),
 ) -> tuple[str, str]:
-    """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if the fastest is not certain.
+    """Return (CIDR, reason): the fastest network that all hosts share, or the cluster network if
+    the fastest is not certain.
 
-    Several that are equally fast are the rails of one fabric, and returned with commas. C(servers) are addresses of NFS servers: their network is no rail.
-    The reason is '' where there is nothing to choose.
+    Several that are equally fast are the rails of one fabric, and returned with commas. C(servers)
+    are addresses of NFS servers: their network is no rail. The reason is '' where there is nothing
+    to choose.
     """
     if not network or len(hosts) < 2:
         return network, ""
@@ -355,8 +379,8 @@ def pick_address(
 ) -> tuple[str, str]:
     """Return (address, interface) of a host inside the network, or inside the first of several.
 
-    A given address or interface is used and only completed. Otherwise the inventory address has priority.
-    ('', '') where the host has no address in the network.
+    A given address or interface is used and only completed. Otherwise the inventory address has
+    priority. ('', '') where the host has no address in the network.
     """
     # A bridge that is given by name or address is the user's choice.
     places = _candidates(info, include_virtual=bool(address or interface))
@@ -375,7 +399,9 @@ def pick_address(
 
 
 def rails_of(info: dict[str, Any], network: str, interface: str = "") -> list[Rail]:
-    """Return the place of a host in each of several fabric networks: C(network), C(address), C(interface). A single network has no rails."""
+    """Return the place of a host in each of several fabric networks: C(network), C(address),
+    C(interface). A single network has no rails.
+    """
     networks = networks_of(network)
     places = [(str(each), pick_address(info, str(each), interface=interface)) for each in networks]
     return [
@@ -391,7 +417,9 @@ def _infiniband_rails(
     carriers: list[RdmaPort],
     networks: Collection[Network],
 ) -> list[RdmaPort]:
-    """Return those of the ports C(alike) that carry data of jobs: all of them, unless several have an address in the fabric, and so an address matters."""
+    """Return those of the ports C(alike) that carry data of jobs: all of them, unless several have
+    an address in the fabric, and so an address matters.
+    """
     inside, beside = carriers + _ports_in(info, networks), info.get("rdma_beside_gpus") or {}
     if len(networks) == 1 and sum(port in inside for port in alike) < 2:
         return alike
@@ -422,9 +450,11 @@ def _rails(
     carriers: list[RdmaPort],
     networks: Collection[Network],
 ) -> tuple[list[RdmaPort], set[int]]:
-    """Return (the ports that are rails of the fabric, the GID indexes of those with an address inside).
+    """Return (the ports that are rails of the fabric, the GID indexes of those with an address
+    inside).
 
-    InfiniBand needs no address, so every active port of the same rate is a rail. RoCE needs one: each port with an address inside a network is a rail.
+    InfiniBand needs no address, so every active port of the same rate is a rail. RoCE needs one:
+    each port with an address inside a network is a rail.
     """
     first = carriers[0]
     if first["transport"] == "infiniband":
@@ -447,10 +477,13 @@ def _names_for_nccl(info: dict[str, Any], ports: list[RdmaPort]) -> list[str]:
 
 
 def rdma_of(info: dict[str, Any], network: str, address: str, interface: str) -> Rdma | None:
-    """Return the RDMA devices of a host's fabric data: transport, rate, devices in NCCL_IB_HCA's notation, GID index; None without any.
+    """Return the RDMA devices of a host's fabric data: transport, rate, devices in NCCL_IB_HCA's
+    notation, GID index; None without any.
 
-    C(network) may be several with commas. If several ports have an address inside, the others are for storage. So is a port that is far from the GPUs, if each
-    GPU has one beside it. If the host has faster ports than the rails, its data should not be restricted to them, and NCCL chooses by itself.
+    C(network) may be several with commas. If several ports have an address inside, the others are
+    for storage. So is a port that is far from the GPUs, if each GPU has one beside it. If the host
+    has faster ports than the rails, its data should not be restricted to them, and NCCL chooses by
+    itself.
     """
     ports = [
         port
@@ -479,7 +512,8 @@ def rdma_of(info: dict[str, Any], network: str, address: str, interface: str) ->
 def slots_of(info: dict[str, Any], slots: int, trains: bool = True) -> int:
     """Return the host's number of ranks.
 
-    It is C(slots), the requested one. If that is 0, it is one per GPU or NPU, or one without. A host outside of group gpu, if that exists, has none.
+    It is C(slots), the requested one. If that is 0, it is one per GPU or NPU, or one without. A
+    host outside of group gpu, if that exists, has none.
     """
     if not trains:
         return 0

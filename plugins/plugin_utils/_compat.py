@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compatibility of driver, CUDA, NCCL and images: queries of the data in folder compat, which a maintainer updates without code changes.
+"""Compatibility of driver, CUDA, NCCL and images: queries of the data in folder compat, which a
+maintainer updates without code changes.
 
-Every answer that the facts don't have is None or empty, never a guess: the caller says that it could not judge.
+Every answer that the facts don't have is None or empty, never a guess: the caller says that it
+could not judge.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class RankTableFit(TypedDict):
 
     #: The one to write; empty for none.
     format: str
-    #: The one that the host's MindSpore or CANN reads; empty if unknown, and the name and version of these.
+    #: The one that the host's MindSpore or CANN reads; empty if unknown, and the name and version
+    #: of these.
     fits: str
     found: str
     #: Whether anything is known of the host's format.
@@ -88,7 +91,10 @@ class RankTableFit(TypedDict):
 
 
 class LeftPackage(TypedDict):
-    """An installed package of the driver that gets no updates. C(leads_to) is a package or a branch, empty if there is none."""
+    """An installed package of the driver that gets no updates.
+
+    C(leads_to) is a package or a branch, empty if there is none.
+    """
 
     name: str
     version: str
@@ -108,7 +114,10 @@ class DriverMix(TypedDict):
 
 @functools.lru_cache(maxsize=4)
 def load_facts(more: str = "") -> dict[str, Any]:
-    """Return the compatibility data as plain data without templates. Entries of C(more), a file of the site, come first."""
+    """Return the compatibility data as plain data without templates.
+
+    Entries of C(more), a file of the site, come first.
+    """
     facts: dict[str, Any] = {}
     for name in sorted(os.listdir(FOLDER)):
         if name.endswith(".yml"):
@@ -122,7 +131,9 @@ def _load(path: str) -> Any:
 
 
 def with_more(facts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return merged data: keys of dictionaries are replaced, and new rows of lists come before existing ones, so that they are found first."""
+    """Return merged data: keys of dictionaries are replaced, and new rows of lists come before
+    existing ones, so that they are found first.
+    """
     merged = dict(facts)
     for key, value in more.items():
         known = facts.get(key)
@@ -136,7 +147,10 @@ def with_more(facts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def below(version: str, floor: str) -> bool:
-    """Return whether a version is lower, field by field. A shorter one counts as its first release (535 is below 535.54.03)."""
+    """Return whether a version is lower, field by field.
+
+    A shorter one counts as its first release (535 is below 535.54.03).
+    """
     return version_key(version) < version_key(floor)
 
 
@@ -146,7 +160,10 @@ def same_branch(version: str, other: str) -> bool:
 
 
 class Compatibility:
-    """Queries of the compatibility data. CUDA versions are texts such as 12.4 or 12.4.1, drivers such as 550.54.15 or 550."""
+    """Queries of the compatibility data.
+
+    CUDA versions are texts such as 12.4 or 12.4.1, drivers such as 550.54.15 or 550.
+    """
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -154,7 +171,9 @@ class Compatibility:
     # Drivers
 
     def generation(self, device_id: str) -> str | None:
-        """Return the generation of a GPU, as cuda.gpu_arch has it, by its PCI device id, four hexadecimal digits; None if no range has it."""
+        """Return the generation of a GPU, as cuda.gpu_arch has it, by its PCI device id, four
+        hexadecimal digits; None if no range has it.
+        """
         number = int(device_id, 16)
         for entry in self.facts["cuda"]["gpu_device_ids"]:
             if any(int(first, 16) <= number <= int(last, 16) for first, last in entry["ranges"]):
@@ -170,7 +189,9 @@ class Compatibility:
         )
 
     def minor_compat_min(self, cuda: str) -> str | None:
-        """Return the oldest driver that runs programs of that CUDA major; None if the major has no minor version compatibility, or is unknown."""
+        """Return the oldest driver that runs programs of that CUDA major; None if the major has no
+        minor version compatibility, or is unknown.
+        """
         row = next(
             (
                 row
@@ -182,7 +203,9 @@ class Compatibility:
         return row["min_driver"] if row else None
 
     def toolkit(self, cuda: str) -> dict[str, Any] | None:
-        """Return the row of a toolkit: of exactly that version, else the first of its series; None if there is none."""
+        """Return the row of a toolkit: of exactly that version, else the first of its series; None
+        if there is none.
+        """
         rows = [
             row
             for row in self.facts["cuda"]["toolkits"]
@@ -196,7 +219,9 @@ class Compatibility:
         return rows[0] if rows else None
 
     def forward_compatible(self, driver: str, cuda: str) -> bool | None:
-        """Return whether a data center GPU's driver, below the floor, runs that CUDA with the compatibility libraries in NVIDIA's images; None if unknown."""
+        """Return whether a data center GPU's driver, below the floor, runs that CUDA with the
+        compatibility libraries in NVIDIA's images; None if unknown.
+        """
         lists = [
             row
             for row in self.facts["cuda"]["forward_compat"]["datacenter_driver_lists"]
@@ -215,7 +240,8 @@ class Compatibility:
     ) -> NcclPair:
         """Return the exact version of libnccl2 and libnccl-dev for a request.
 
-        C(nccl) is exact already (2.21.5-1+cuda12.4), or a release (2.21.5) to go with C(cuda). C(directory) is one of NVIDIA's repository.
+        C(nccl) is exact already (2.21.5-1+cuda12.4), or a release (2.21.5) to go with C(cuda).
+        C(directory) is one of NVIDIA's repository.
         """
         requested = NcclBuild.parse(nccl)
         release, cuda = nccl, ".".join(cuda.split(".")[:2])
@@ -229,7 +255,8 @@ class Compatibility:
         version = exact[0]["deb_version"] if exact else ""
         if requested:
             exact, version = [row for row in exact if row["deb_version"] == nccl], nccl
-        # If a directory has none at all, one of another may work: the packages need little more than a C library that is not older.
+        # If a directory has none at all, one of another may work: the packages need little more
+        # than a C library that is not older.
         candidates = [row["deb_version"] for row in offered or builds]
         return {
             "version": version,
@@ -244,10 +271,13 @@ class Compatibility:
     def nccl_for_image(
         self, cuda: str, directory: str, arch: str = "x86_64", installed: str = ""
     ) -> str:
-        """Return the build of NCCL for an image with that CUDA compiler, from NVIDIA's directory for its distribution; empty if none is known.
+        """Return the build of NCCL for an image with that CUDA compiler, from NVIDIA's directory
+        for its distribution; empty if none is known.
 
-        In this order: the libnccl2 that the image has, as its frameworks use it; the build that the facts prefer there; the newest for exactly this CUDA; the
-        newest for the nearest older CUDA of the same major, which every driver for this CUDA runs too; the newest for a newer one of the same major.
+        In this order: the libnccl2 that the image has, as its frameworks use it; the build that the
+        facts prefer there; the newest for exactly this CUDA; the newest for the nearest older CUDA
+        of the same major, which every driver for this CUDA runs too; the newest for a newer one of
+        the same major.
         """
         requested = version_key(cuda)[:2]
         versions = [
@@ -281,14 +311,18 @@ class Compatibility:
         return min(known, key=lambda version: order(known[version]), default="")
 
     def nccl_cuda_major_max(self, driver: str) -> int | None:
-        """Return the newest CUDA major that a driver runs without compatibility libraries; None if the branch is unknown."""
+        """Return the newest CUDA major that a driver runs without compatibility libraries; None if
+        the branch is unknown.
+        """
         row = self.branch(driver)
         return row["max_cuda_major_no_fwd_compat"] if row else None
 
     # Rank tables
 
     def rank_table_format(self, mindspore: str, cann: str) -> str:
-        """Return the format of rank tables that MindSpore reads, or that CANN reads if no MindSpore is known; empty if neither is."""
+        """Return the format of rank tables that MindSpore reads, or that CANN reads if no MindSpore
+        is known; empty if neither is.
+        """
         name, version = ("mindspore_below", mindspore) if mindspore else ("cann_below", cann)
         # Releases have had other names too, such as V100R020C10.
         if not re.match(r"\d", version):
@@ -301,7 +335,9 @@ class Compatibility:
     # Repositories
 
     def keyring(self, directory: str, version: str = "1.1-1") -> dict[str, Any]:
-        """Return the cuda-keyring package of a directory: C(exists) (None if unknown) and C(sha256), empty if unknown."""
+        """Return the cuda-keyring package of a directory: C(exists) (None if unknown) and
+        C(sha256), empty if unknown.
+        """
         rows = self.facts["driver_packages"]["cuda_keyring"]["rows"]
         row: dict[str, Any] = next((row for row in rows if row["dir"] == directory), {})
         return {"exists": row.get("v" + version), "sha256": row.get("sha256_" + version, "")}
@@ -311,7 +347,9 @@ class Compatibility:
 
 
 def _driver_found(stack: dict[str, Any]) -> str:
-    """Return the driver's version in use, or else the one of its installed packages; empty without one."""
+    """Return the driver's version in use, or else the one of its installed packages; empty without
+    one.
+    """
     packaged = [
         package["version"]
         for name, package in sorted(stack["packages"].items())
@@ -357,7 +395,8 @@ def _nccl_of(
 def _generation_limits(generations: Iterable[str | None], facts: dict[str, Any]) -> dict[str, Any]:
     """Return what the GPUs of these generations need of the driver, its kernel module and CUDA."""
     named = set(generations)
-    # Of two rows of one generation the less strict one, because the device id does not distinguish them.
+    # Of two rows of one generation the less strict one, because the device id does not distinguish
+    # them.
     first: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in facts["cuda"]["gpu_arch"]:
         if set(row["generations"]) & named:
@@ -398,7 +437,9 @@ def _driver_limits(compat: Compatibility, driver: str, image_cuda: str) -> dict[
 
 
 def _toolkit_of(stack: dict[str, Any], requested: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the container toolkit's version, requested or installed, and what the data says about versions."""
+    """Return the container toolkit's version, requested or installed, and what the data says about
+    versions.
+    """
     installed = stack["container_toolkit"]
     if requested == RECOMMENDED and not installed:
         version = toolkit_version(requested, stack["packages"], facts)
@@ -425,14 +466,17 @@ def gpu_fit(
     image_cuda: str = "",
     requested: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return compatibility data of a host's GPUs, driver, NCCL and container toolkit, requested or found; None or empty if unknown.
+    """Return compatibility data of a host's GPUs, driver, NCCL and container toolkit, requested or
+    found; None or empty if unknown.
 
-    C(stack) is the result of gpu_stack_info, C(directory) the directory of NVIDIA's repository for the host's system. C(requested) has C(driver),
-    C(module), C(nccl), C(nccl_cuda) and C(toolkit). An empty value requests nothing.
+    C(stack) is the result of gpu_stack_info, C(directory) the directory of NVIDIA's repository for
+    the host's system. C(requested) has C(driver), C(module), C(nccl), C(nccl_cuda) and C(toolkit).
+    An empty value requests nothing.
 
-    C(driver) is the requested version, or the loaded or installed one if the request is not a version. C(newest) is the newest version that the request can
-    mean. C(open_module) is true for the open kernel module. C(forward) is true if a data center GPU with that driver runs the image's CUDA by compatibility
-    libraries, according to NVIDIA's list.
+    C(driver) is the requested version, or the loaded or installed one if the request is not a
+    version. C(newest) is the newest version that the request can mean. C(open_module) is true for
+    the open kernel module. C(forward) is true if a data center GPU with that driver runs the
+    image's CUDA by compatibility libraries, according to NVIDIA's list.
     """
     nothing = {"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""}
     wanted = {**nothing, **(requested or {})}
@@ -474,7 +518,9 @@ def gpu_fit(
 
 
 def _server_branch(facts: dict[str, Any], branch: str) -> dict[str, Any]:
-    """Return the row of a branch of Ubuntu's -server packages that gets no updates; {} if it does, or is unknown."""
+    """Return the row of a branch of Ubuntu's -server packages that gets no updates; {} if it does,
+    or is unknown.
+    """
     rows = facts["driver_packages"]["ubuntu_archive"]["server_branches"]
     left = (row for row in rows if row["branch"] == int(branch) and row["state"] != "live")
     return next(left, {})
@@ -497,7 +543,9 @@ def left_packages(packages: dict[str, Any], facts: dict[str, Any]) -> list[LeftP
 
 
 def driver_mix(stack: dict[str, Any]) -> DriverMix:
-    """Return the packages of the driver by their origin, and those of another version than the driver in use."""
+    """Return the packages of the driver by their origin, and those of another version than the
+    driver in use.
+    """
     in_use = stack["loaded"] or stack["library"]
     by_origin: dict[str, list[str]] = {}
     versions = {}
@@ -518,7 +566,9 @@ def driver_mix(stack: dict[str, Any]) -> DriverMix:
 
 
 def reboot_ahead(stack: dict[str, Any], requested: str) -> str:
-    """Return why the host needs a reboot before its driver works, though nothing is installed yet; empty if it needs none."""
+    """Return why the host needs a reboot before its driver works, though nothing is installed yet;
+    empty if it needs none.
+    """
     loaded, version = stack["loaded"], upstream(requested)
     if not stack.get("next_kernel"):
         # A container has no kernel of its own.
@@ -533,9 +583,11 @@ def reboot_ahead(stack: dict[str, Any], requested: str) -> str:
 
 
 def toolkit_version(requested: str, packages: dict[str, Any], facts: dict[str, Any]) -> str:
-    """Return the package version of the requested container toolkit: a version such as 1.17.8, or C(recommended).
+    """Return the package version of the requested container toolkit: a version such as 1.17.8, or
+    C(recommended).
 
-    C(packages) are those of gpu_stack_info. A recommendation is for a host without a toolkit: of an installed one the version stays.
+    C(packages) are those of gpu_stack_info. A recommendation is for a host without a toolkit: of an
+    installed one the version stays.
     """
     version = requested
     if requested == RECOMMENDED:
@@ -551,12 +603,15 @@ def _short(model: str) -> str:
     return re.sub(r"(NVIDIA )?(Tesla |GRID )?", "", model, count=1)
 
 
-# Bare boards: V100 is PG500 and PG503, A100 PG506 and PG509. Virtual GPUs of a Server Edition are of "DC".
+# Bare boards: V100 is PG500 and PG503, A100 PG506 and PG509. Virtual GPUs of a Server Edition are
+# of "DC".
 _BOARD = re.compile(r"(A[0-9]{2,3}-)?PG5[0-9]{2}-[0-9]+\b|.*\b(Server Edition|Blackwell DC-[0-9])")
 
 
 def is_data_center(model: str, facts: dict[str, Any], device_id: str = "") -> bool:
-    """Return whether a GPU is of a data center: by its PCI device id, four hexadecimal digits, or else by its name."""
+    """Return whether a GPU is of a data center: by its PCI device id, four hexadecimal digits, or
+    else by its name.
+    """
     table = facts["cuda"]["data_center_models"]
     number = int(device_id, 16) if device_id else -1
     ranges = table.get("device_ids", [])
@@ -570,14 +625,18 @@ def is_data_center(model: str, facts: dict[str, Any], device_id: str = "") -> bo
 
 
 def _all_data_center(gpus: list[dict[str, Any]], facts: dict[str, Any]) -> bool | None:
-    """Return whether all GPUs of a host are of a data center, None if one is not known: without a driver it has no name."""
+    """Return whether all GPUs of a host are of a data center, None if one is not known: without a
+    driver it has no name.
+    """
     found = [is_data_center(gpu["model"], facts, gpu["device_id"]) for gpu in gpus]
     unknown = [gpu for gpu, known in zip(gpus, found) if not known and not gpu["model"]]
     return None if unknown else all(found)
 
 
 def gpu_figures(model: str, facts: dict[str, Any]) -> dict[str, float]:
-    """Return the published speed of a GPU of this name by test of role burn_in, in GB/s and TFLOP/s; empty if the table does not have it."""
+    """Return the published speed of a GPU of this name by test of role burn_in, in GB/s and
+    TFLOP/s; empty if the table does not have it.
+    """
     for row in facts["cuda"]["gpu_figures"]:
         if any(fnmatch.fnmatchcase(_short(model), name) for name in row["models"]):
             return {
@@ -616,7 +675,10 @@ class ImageRequest(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The row of a base image in the compatibility data, empty if it has none. C(month) is that of NGC's tag."""
+    """The row of a base image in the compatibility data, empty if it has none.
+
+    C(month) is that of NGC's tag.
+    """
 
     kind: str = ""
     month: str = ""
@@ -740,15 +802,19 @@ def image_fit(
     known: dict[str, Any],
     requested: ImageRequest | None = None,
 ) -> dict[str, Any]:
-    """Return the known versions of a base image: from C(known), set by the user, from its name in the compatibility data, and from its tag, in this order.
+    """Return the known versions of a base image: from C(known), set by the user, from its name in
+    the compatibility data, and from its tag, in this order.
 
-    C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image. C(fixed) names what the recipe corrects in Horovod's source:
-    for every version that the corrections of C(fixes) are meant for and that doesn't speak against what is known. C(driver_floor) is the oldest driver that
-    runs its CUDA, C(driver_full) the one that CUDA's toolkit came with.
+    C(kind) is pytorch, tensorflow, mxnet, clara_train, or empty where nobody knows the image.
+    C(fixed) names what the recipe corrects in Horovod's source: for every version that the
+    corrections of C(fixes) are meant for and that doesn't speak against what is known.
+    C(driver_floor) is the oldest driver that runs its CUDA, C(driver_full) the one that CUDA's
+    toolkit came with.
 
-    C(lacks) is what of C(requires) its Horovod is known not to have, C(had) what it is known to have beyond that: a rebuild keeps it. C(too_new) are those of
-    C(packages) that have no release for its Python. C(directory) is the one of NVIDIA's repository for its distribution, C(nccl_build) the build of NCCL that
-    matches.
+    C(lacks) is what of C(requires) its Horovod is known not to have, C(had) what it is known to
+    have beyond that: a rebuild keeps it. C(too_new) are those of C(packages) that have no release
+    for its Python. C(directory) is the one of NVIDIA's repository for its distribution,
+    C(nccl_build) the build of NCCL that matches.
     """
     requested = requested or ImageRequest()
     name, tag = split_image(base)
@@ -777,7 +843,9 @@ def image_fit(
 
 
 def too_new(python: str, packages: Iterable[str], facts: dict[str, Any]) -> list[str]:
-    """Return the pip requirements whose version is newer than the last one for a Python, with that version. Requirements without a version are ignored."""
+    """Return the pip requirements whose version is newer than the last one for a Python, with that
+    version. Requirements without a version are ignored.
+    """
     limits: dict[str, str] = next(
         (
             row
@@ -801,7 +869,10 @@ def too_new(python: str, packages: Iterable[str], facts: dict[str, Any]) -> list
 
 
 def marker_holds(marker: str, python: str) -> bool:
-    """Return whether a requirement with that marker applies to a Python. An unsupported marker does not apply, so that it rejects no base."""
+    """Return whether a requirement with that marker applies to a Python.
+
+    An unsupported marker does not apply, so that it rejects no base.
+    """
     if not marker.strip():
         return True
     match = re.fullmatch(
@@ -820,7 +891,9 @@ def split_image(name: str) -> tuple[str, str]:
 
 
 def fixed_by(fixes: Iterable[dict[str, Any]], versions: Mapping[str, Any]) -> list[str]:
-    """Return what corrections of Horovod's source are for, apart from Horovod, where the known versions do not speak against it."""
+    """Return what corrections of Horovod's source are for, apart from Horovod, where the known
+    versions do not speak against it.
+    """
     found: set[str] = set()
     for fix in fixes:
         ranges = fix.get("when") or {}
@@ -886,7 +959,8 @@ def rank_table_fit(
 ) -> RankTableFit:
     """Return the format of rank tables for a host, from the result of ascend_info.
 
-    C(requested) is a format, auto or none. The MindSpore is that of C(mindspore), a version, or of C(packages), requirements of pip, or the host's.
+    C(requested) is a format, auto or none. The MindSpore is that of C(mindspore), a version, or of
+    C(packages), requirements of pip, or the host's.
     """
     added = [
         package.partition("==")[2] for package in packages if package.startswith("mindspore==")
@@ -920,7 +994,10 @@ def own_source_fixes() -> list[dict[str, Any]]:
 
 
 def python_fits(python: str, ranges: str) -> bool:
-    """Return whether a Python is in ranges such as '3.8-3.11 (3.12 exp)' or '2.7, 3.5-3.8'. Experimental versions count."""
+    """Return whether a Python is in ranges such as '3.8-3.11 (3.12 exp)' or '2.7, 3.5-3.8'.
+
+    Experimental versions count.
+    """
     requested = version_key(python)[:2]
     for first, last in re.findall(r"(\d\.\d+)(?:-(\d\.\d+))?", ranges):
         if version_key(first) <= requested <= version_key(last or first):
@@ -929,7 +1006,9 @@ def python_fits(python: str, ranges: str) -> bool:
 
 
 def nearest(release: str, cuda: str, versions: Iterable[str], count: int = 3) -> list[str]:
-    """Return the builds nearest to a release for a CUDA: the same CUDA major first, then the nearest release, then the nearest CUDA."""
+    """Return the builds nearest to a release for a CUDA: the same CUDA major first, then the
+    nearest release, then the nearest CUDA.
+    """
 
     def distance(build: NcclBuild) -> tuple[bool, list[int], int]:
         its_release, requested = version_key(build.release), version_key(release)
@@ -950,7 +1029,10 @@ def decide_gpu_fit(
     requested: Mapping[str, str] | None = None,
     facts_file: str = "",
 ) -> dict[str, Any]:
-    """As gpu_fit, with the compatibility data of the collection and of a file of the site. Raises ParseError."""
+    """As gpu_fit, with the compatibility data of the collection and of a file of the site.
+
+    Raises ParseError.
+    """
     return gpu_fit(stack, load_facts(facts_file), directory, image_cuda, requested)
 
 
@@ -962,8 +1044,10 @@ def decide_image_fit(
     facts_file: str = "",
     **requested: Any,
 ) -> dict[str, Any]:
-    """As image_fit, with the compatibility data of the collection and of a file of the site. C(source_fixes) are those of the inventory, and C(requested) has
-    the other fields of ImageRequest.
+    """As image_fit, with the compatibility data of the collection and of a file of the site.
+
+    C(source_fixes) are those of the inventory, and C(requested) has the other fields of
+    ImageRequest.
     """
     fixes = own_source_fixes() + list(source_fixes)
     given = ImageRequest(fixes, horovod, **requested)

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The training container of a host, from training_container_info's result, the request, and the facts of role cluster. Pure functions."""
+"""The training container of a host, from training_container_info's result, the request, and the
+facts of role cluster. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _container_se
 if TYPE_CHECKING:
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import Difference
 
-#: Settings in a drop-in of the unit that decide whether the container starts, how it ends, and whether it starts again.
+#: Settings in a drop-in of the unit that decide whether the container starts, how it ends, and
+#: whether it starts again.
 DECISIVE = re.compile(
     r"(Exec|Condition|Assert|StartLimit|Restart|Root|Kill)\w*$"
     r"|(Type|User|Group|DynamicUser|RemainAfterExit|SuccessExitStatus|Requires|Requisite|BindsTo|PartOf|Conflicts|DefaultDependencies|RefuseManualStart"
@@ -77,7 +80,8 @@ class Host(TypedDict):
     #: Number of GPUs that the driver reports.
     gpus: int
     memory_mib: int
-    #: Addresses that /etc/hosts gives the host's name, and whether the collection has written that line.
+    #: Addresses that /etc/hosts gives the host's name, and whether the collection has written that
+    #: line.
     own_name_in_hosts: list[str]
     own_name_repaired: bool
 
@@ -106,7 +110,8 @@ class Plan(TypedDict):
     hash: str
     #: Whether the hostname in /etc/hosts is as requested.
     own_name_as_asked: bool
-    #: Whether nothing is missing, and files, container, unit, services and notebooks are as requested.
+    #: Whether nothing is missing, and files, container, unit, services and notebooks are as
+    #: requested.
     as_asked: bool
     #: Whether the container must be created anew although its settings match.
     recreate: bool
@@ -116,7 +121,9 @@ class Plan(TypedDict):
 
 
 def plain(value: Any) -> Any:
-    """Return the same value without Ansible's types: json and str.join take the items of a lazy list as they are."""
+    """Return the same value without Ansible's types: json and str.join take the items of a lazy
+    list as they are.
+    """
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
@@ -163,7 +170,9 @@ def _unit_faults(unit: dict[str, Any], name: str) -> list[str]:
 
 
 def _unseen(container: dict[str, Any], requested: Requested) -> list[str]:
-    """Return the departures of a running container that no job's session shows in checks of their own."""
+    """Return the departures of a running container that no job's session shows in checks of their
+    own.
+    """
     checked = (requested["share"], requested["share_root"], "/dev/shm")
     return [
         text
@@ -177,7 +186,8 @@ def plan_faults(
 ) -> list[Fault]:
     """Return what differs from the plan although the container runs now.
 
-    C(digest) is the hash of the planned settings, C(files) are the unit's files, the unit itself last.
+    C(digest) is the hash of the planned settings, C(files) are the unit's files, the unit itself
+    last.
     """
     name, container, unit = requested["name"], found["container"], found["unit"]
     if not container["exists"]:
@@ -208,7 +218,10 @@ def plan_faults(
 def differences(
     found: dict[str, Any], state_faults: Iterable[str], plan_faults: Iterable[Fault]
 ) -> list[Difference]:
-    """Return the faults of a container for the table of playbook drift. A host without container and unit never had them."""
+    """Return the faults of a container for the table of playbook drift.
+
+    A host without container and unit never had them.
+    """
     container = found.get("container") or {}
     if not container or not container["exists"] and not found["unit"]["loaded"]:
         return []
@@ -226,7 +239,8 @@ def differences(
 def drop_in_fault(entry: dict[str, Any], name: str) -> Fault:
     """Return the fault of a drop-in.
 
-    A drop-in belongs to the person who wrote it. So no role removes it, and it only warns if it decides nothing.
+    A drop-in belongs to the person who wrote it. So no role removes it, and it only warns if it
+    decides nothing.
     """
     decisive = [key for key in entry["keys"] if DECISIVE.match(key)]
     return {
@@ -240,7 +254,10 @@ def drop_in_fault(entry: dict[str, Any], name: str) -> Fault:
 
 
 def files_match(found: dict[str, Any], files: list[dict[str, str]]) -> bool:
-    """Return whether the host has the files as they are planned. Of a folder, only the permissions count."""
+    """Return whether the host has the files as they are planned.
+
+    Of a folder, only the permissions count.
+    """
     return all(
         found["paths"].get(entry["path"]) == entry["mode"]
         and (
@@ -304,7 +321,11 @@ def _path_problems(found: dict[str, Any], requested: Requested) -> list[str]:
 
 
 def problems(found: dict[str, Any], requested: Requested, host: Host) -> list[str]:
-    """Return missing prerequisites. A container with changed files is not recreated while a job runs in it, because the job would end."""
+    """Return missing prerequisites.
+
+    A container with changed files is not recreated while a job runs in it, because the job would
+    end.
+    """
     container, name, runtime = found["container"], requested["name"], requested["runtime"]
     messages = _engine_problems(found, requested["image"]) + _foreign_problems(found, name)
     if found["available"] and runtime and runtime not in found["runtimes"]:
@@ -357,7 +378,8 @@ def existing(found: dict[str, Any]) -> list[str]:
 def _environment(requested: Requested, paths: list[str]) -> dict[str, str]:
     """Return the variables of the container. C(paths) exist on the host.
 
-    It has the certificates and pip settings of the site, if it has any. The proxies come from the file, so that no password appears in a variable.
+    It has the certificates and pip settings of the site, if it has any. The proxies come from the
+    file, so that no password appears in a variable.
     """
     bundle, pip = requested["site_dir"] + "/ca-bundle.crt", requested["site_dir"] + "/pip.conf"
     environment: dict[str, str] = {}
@@ -371,7 +393,10 @@ def _environment(requested: Requested, paths: list[str]) -> dict[str, str]:
 
 
 def _mounts(requested: Requested, paths: list[str], of_npus: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the mounts of the container. C(paths) exist on the host, C(of_npus) are paths of the NPUs' driver."""
+    """Return the mounts of the container.
+
+    C(paths) exist on the host, C(of_npus) are paths of the NPUs' driver.
+    """
     share, ssh, site = requested["share_root"], requested["ssh_dir"], requested["site_dir"]
     binds: list[dict[str, Any]] = [
         {"source": share, "target": share, "propagation": "rslave"},
@@ -402,7 +427,10 @@ def _device_requests(gpus: str | list[int | str]) -> list[dict[str, Any]]:
 
 
 def settings(found: dict[str, Any], requested: Requested, host: Host) -> dict[str, Any]:
-    """Return all settings of the container. Their hash is a label of the container, so that the next run does not compare each setting."""
+    """Return all settings of the container.
+
+    Their hash is a label of the container, so that the next run does not compare each setting.
+    """
     paths = existing(found)
     npus = found["npus"] if requested["npus"] else {"devices": [], "mounts": []}
     shm_size = requested["shm_size"]
@@ -435,7 +463,10 @@ def settings(found: dict[str, Any], requested: Requested, host: Host) -> dict[st
 
 
 def options(requested: Requested) -> dict[str, Any]:
-    """Return the options that are set. Others are not part of the hash, so that a container of an earlier release is left alone."""
+    """Return the options that are set.
+
+    Others are not part of the hash, so that a container of an earlier release is left alone.
+    """
     found: dict[str, Any] = {}
     if requested["ipc"]:
         found["ipc_mode"] = requested["ipc"]
@@ -449,7 +480,8 @@ def options(requested: Requested) -> dict[str, Any]:
 
 
 def own_name(requested: Requested, host: Host) -> tuple[bool, str]:
-    """Return whether the hostname in the host's /etc/hosts is as requested, and the address that it is pointed at, empty if it is not.
+    """Return whether the hostname in the host's /etc/hosts is as requested, and the address that it
+    is pointed at, empty if it is not.
 
     The container uses the file.
     """
@@ -463,7 +495,10 @@ def own_name(requested: Requested, host: Host) -> tuple[bool, str]:
 
 
 def _runs_as_planned(found: dict[str, Any], digest: str) -> bool:
-    """Return whether container and unit are as planned. C(digest) is the hash of the planned settings."""
+    """Return whether container and unit are as planned.
+
+    C(digest) is the hash of the planned settings.
+    """
     container = found["container"]
     return (
         container["settings"] == digest

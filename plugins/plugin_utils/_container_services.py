@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Services and notebooks of the training container: what the supervisor is told, and what differs on the host. Pure functions, except for new tokens."""
+"""Services and notebooks of the training container: what the supervisor is told, and what differs
+on the host. Pure functions, except for new tokens.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ __all__ = ["differences", "faults", "mounts", "plan", "unready"]
 
 #: In the container.
 FOLDER = "/etc/trainyard/services"
-#: On the host. The container gets the first one, without the key of the authority, because everybody with a token is root in the container.
+#: On the host. The container gets the first one, without the key of the authority, because
+#: everybody with a token is root in the container.
 INSIDE, TLS = FOLDER + "/inside", FOLDER + "/tls"
-#: On the host. The container gets the tree. git reads its settings and hooks from the repository only, which the container cannot change.
+#: On the host. The container gets the tree. git reads its settings and hooks from the repository
+#: only, which the container cannot change.
 NOTEBOOKS = "/var/lib/trainyard/notebooks"
 REPOSITORY, TREE = NOTEBOOKS + "/repository", NOTEBOOKS + "/tree"
 TARGET = "/claraDevDay"
@@ -54,7 +58,10 @@ class Requested(TypedDict):
 
 
 class Entry(TypedDict):
-    """A service as its supervisor reads it. Paths are those in the container, empty for what the service does not have."""
+    """A service as its supervisor reads it.
+
+    Paths are those in the container, empty for what the service does not have.
+    """
 
     name: str
     address: str
@@ -94,7 +101,10 @@ class Plan(TypedDict):
 
 
 class ExpectedFile(NamedTuple):
-    """A file or folder of the services. C(digest) is the SHA-256 of its content, empty if any content is right."""
+    """A file or folder of the services.
+
+    C(digest) is the SHA-256 of its content, empty if any content is right.
+    """
 
     path: str
     mode: str
@@ -150,7 +160,10 @@ def entry(service: dict[str, Any], requested: Requested) -> Entry:
 
 
 def programs(requested: Requested, texts: dict[str, str]) -> list[dict[str, str]]:
-    """Return the files of the supervisor. C(texts) are its programs by name. The configuration is last, because the supervisor acts on it."""
+    """Return the files of the supervisor.
+
+    C(texts) are its programs by name. The configuration is last, because the supervisor acts on it.
+    """
     config = {"services": [entry(service, requested) for service in requested["services"]]}
     return [
         {"path": "%s/%s" % (INSIDE, name), "content": texts[name], "mode": "0644"}
@@ -178,7 +191,9 @@ def tokens(requested: Requested) -> list[str]:
 
 
 def certificates(requested: Requested) -> list[str]:
-    """Return the files of the authority and of the certificate, if a service has the cluster address."""
+    """Return the files of the authority and of the certificate, if a service has the cluster
+    address.
+    """
     if not any(on_cluster(service) for service in requested["services"]):
         return []
     return [
@@ -313,7 +328,9 @@ def state_differences(found: dict[str, Any], requested: Requested) -> list[Diffe
 def differences(
     found: dict[str, Any], requested: Requested, texts: dict[str, str]
 ) -> list[Difference]:
-    """Return how a host differs from the request. It is empty if the role has nothing to do for services and notebooks.
+    """Return how a host differs from the request.
+
+    It is empty if the role has nothing to do for services and notebooks.
 
     C(texts) are the programs of the supervisor by name.
     """
@@ -326,7 +343,9 @@ def differences(
 
 
 def _new_tokens(found: dict[str, Any], requested: Requested) -> list[dict[str, Any]]:
-    """Return the files of tokens that are missing, with the folders that hold them or the certificate."""
+    """Return the files of tokens that are missing, with the folders that hold them or the
+    certificate.
+    """
     missing = [path for path in tokens(requested) if found["paths"].get(path) != "0600"]
     if not missing and (found["paths"].get(INSIDE) or not certificates(requested)):
         return []
@@ -352,7 +371,10 @@ def _certificate(requested: Requested) -> dict[str, Any]:
 
 
 def plan(found: dict[str, Any], requested: Requested, texts: dict[str, str]) -> Plan:
-    """Return what the role does for services and notebooks. C(texts) are the programs of the supervisor by name."""
+    """Return what the role does for services and notebooks.
+
+    C(texts) are the programs of the supervisor by name.
+    """
     services = requested["services"]
     files = programs(requested, texts) if services else []
     own_folders = folders() if services else []
@@ -386,7 +408,10 @@ def plan(found: dict[str, Any], requested: Requested, texts: dict[str, str]) -> 
 
 
 def in_words(requested: Requested) -> list[str]:
-    """Return a line per service for the operator: where it is, and which file has its token. It has no token, because the output is a log."""
+    """Return a line per service for the operator: where it is, and which file has its token.
+
+    It has no token, because the output is a log.
+    """
     lines = []
     for service in requested["services"]:
         it = entry(service, requested)
@@ -411,9 +436,11 @@ def in_words(requested: Requested) -> list[str]:
 
 
 def faults(services: list[Any], kind: str, ssh_port: int | str = 0) -> list[str | None]:
-    """Return the names of the services that break a rule: C(port), C(ports), C(ssh), C(command), C(tls).
+    """Return the names of the services that break a rule: C(port), C(ports), C(ssh), C(command),
+    C(tls).
 
-    C(services) are not validated yet, and C(ssh_port) is that of the container's sshd. A service without a name is None.
+    C(services) are not validated yet, and C(ssh_port) is that of the container's sshd. A service
+    without a name is None.
     """
     services = [service for service in services if isinstance(service, dict)]
     used = [port_of(service) for service in services]

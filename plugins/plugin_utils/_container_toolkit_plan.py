@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The container toolkit of a host, from the results of gpu_stack_info and docker_engine_info and the request. Pure functions."""
+"""The container toolkit of a host, from the results of gpu_stack_info and docker_engine_info and
+the request. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import numbers
 
-# One version for all: before 1.18 they depend on each other's version or a newer one, so apt alone would mix them (facts: container_toolkit.pin_together).
+# One version for all: before 1.18 they depend on each other's version or a newer one, so apt alone
+# would mix them (facts: container_toolkit.pin_together).
 PACKAGES = (
     "libnvidia-container1",
     "libnvidia-container-tools",
@@ -19,11 +22,13 @@ PACKAGES = (
     "nvidia-container-toolkit",
 )
 # --gpus works through a hook that runc does not know: if systemd manages the cgroups, its next reload removes the devices. Of NVIDIA's remedies
-# (container-toolkit/troubleshooting.md of NVIDIA/cloud-native-docs) this one works however a container requests its GPUs, and with every
-# engine and toolkit; links in /dev/char fix another bug, of some versions of runc.
+# (container-toolkit/troubleshooting.md of NVIDIA/cloud-native-docs) this one works however a
+# container requests its GPUs, and with every engine and toolkit; links in /dev/char fix another
+# bug, of some versions of runc.
 EXEC_OPTS = ["native.cgroupdriver=cgroupfs"]
 BY_SYSTEMD = "native.cgroupdriver=systemd"
-# Before the packages are installed: the output to expect from nvidia-ctk (its AddRuntime for Docker, the same from 1.14 to 1.20).
+# Before the packages are installed: the output to expect from nvidia-ctk (its AddRuntime for
+# Docker, the same from 1.14 to 1.20).
 EXPECTED_RUNTIMES = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
 # The engine has the switch since this version (moby: feature flag cdi).
 CDI_FROM = [25]
@@ -51,7 +56,8 @@ class DockerPlan(TypedDict):
     restarts: bool
     #: Whether Docker has to be configured or restarted.
     configures: bool
-    #: Whether existing options make systemd manage the cgroups, although containers are to keep their GPUs.
+    #: Whether existing options make systemd manage the cgroups, although containers are to keep
+    #: their GPUs.
     cgroups_by_systemd: bool
 
 
@@ -60,7 +66,8 @@ class CdiPlan(TypedDict):
 
     #: Of the role's: file, absent or as it is.
     own_state: str
-    #: Paths of those for an earlier driver, to be generated again, and of those among them that are not the role's.
+    #: Paths of those for an earlier driver, to be generated again, and of those among them that are
+    #: not the role's.
     stale: list[str]
     stale_of_others: list[str]
 
@@ -74,7 +81,8 @@ class Plan(DockerPlan, CdiPlan):
     packages: list[str]
     #: Whether one of them is missing, has another version or is not held.
     packages_differ: bool
-    #: Whether a working toolkit is installed that the role did not install, and no version is requested.
+    #: Whether a working toolkit is installed that the role did not install, and no version is
+    #: requested.
     is_left_alone: bool
     #: Whether a CDI specification has to be written, removed or generated again.
     updates_cdi: bool
@@ -87,7 +95,9 @@ class Plan(DockerPlan, CdiPlan):
 def docker_options(
     engine: dict[str, Any], keep_gpus: bool, cdi: bool, runtimes: str
 ) -> dict[str, Any]:
-    """Return the options of daemon.json to merge: those that the role adds, and C(runtimes), which nvidia-ctk has printed as JSON."""
+    """Return the options of daemon.json to merge: those that the role adds, and C(runtimes), which
+    nvidia-ctk has printed as JSON.
+    """
     options: dict[str, Any] = {}
     if keep_gpus:
         options["exec-opts"] = list(EXEC_OPTS)
@@ -121,7 +131,8 @@ def docker_plan(
     in_force = "nvidia" in engine.get("runtimes", []) and (
         engine.get("cgroup_driver") == "cgroupfs" or own != EXEC_OPTS
     )
-    # Docker looks for the toolkit's hook once, when it starts (moby: daemon/nvidia_linux.go). Without the hook Docker rejects --gpus.
+    # Docker looks for the toolkit's hook once, when it starts (moby: daemon/nvidia_linux.go).
+    # Without the hook Docker rejects --gpus.
     is_new = "nvidia-container-toolkit" not in found.get("packages", {})
     restarts = is_new or not in_force
     return {
@@ -144,10 +155,12 @@ def _stale_specifications(found: dict[str, Any]) -> list[str]:
 def cdi_plan(found: dict[str, Any], cdi: bool, specification: str) -> CdiPlan:
     """Return what becomes of the CDI specifications. C(specification) is the path of the role's.
 
-    Two specifications of the same device are both rejected, so the role writes one only if no other exists. Toolkit 1.18 and newer maintain their own.
+    Two specifications of the same device are both rejected, so the role writes one only if no other
+    exists. Toolkit 1.18 and newer maintain their own.
     """
     library, paths = found.get("library", ""), [entry["path"] for entry in found.get("cdi", [])]
-    # nvidia-ctk queries the driver, so it cannot generate a specification before the driver is loaded.
+    # nvidia-ctk queries the driver, so it cannot generate a specification before the driver is
+    # loaded.
     can_generate = cdi and library != "" and found["loaded"] == library
     stale = _stale_specifications(found) if can_generate else []
     has_own = specification in paths
@@ -175,7 +188,10 @@ def no_proof_because(found: dict[str, Any]) -> str:
 def _works_by_itself(
     engine: dict[str, Any], installed: list[dict[str, Any]], stale: list[str]
 ) -> bool:
-    """Return whether a host has a working toolkit that this role did not install. C(installed) are its packages."""
+    """Return whether a host has a working toolkit that this role did not install.
+
+    C(installed) are its packages.
+    """
     if engine.get("record", {}).get("daemon_config") or stale:
         return False
     is_whole = len(installed) == len(PACKAGES)

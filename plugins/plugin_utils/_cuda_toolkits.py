@@ -55,7 +55,10 @@ def packages_of(versions: Iterable[str], cudnn: str, cuda: str) -> list[Package]
 
 
 def wrong_releases(folders: dict[str, str], found: dict[str, Any]) -> list[str]:
-    """Return a sentence for each folder whose compiler is of another release. C(folders) are the releases by folder."""
+    """Return a sentence for each folder whose compiler is of another release.
+
+    C(folders) are the releases by folder.
+    """
     sentences = []
     for folder, release in folders.items():
         its = found.get(folder, {"release": "missing or gives no output"})["release"]
@@ -65,7 +68,10 @@ def wrong_releases(folders: dict[str, str], found: dict[str, Any]) -> list[str]:
 
 
 def lacks(installed: dict[str, Any], name: str, version: str) -> bool:
-    """Return whether a package is missing, not held, or of another version. C(version) is empty where any will do."""
+    """Return whether a package is missing, not held, or of another version.
+
+    C(version) is empty where any will do.
+    """
     there = installed.get(name)
     if not there or not there["held"]:
         return True
@@ -88,7 +94,10 @@ def _versions_asked(packages: Iterable[Package]) -> dict[str, str]:
 def _missing_runfiles(
     runfiles: Iterable[dict[str, Any]], folders: dict[str, str], cuda: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the runfiles whose folder lacks the release of C(folders), each with its C(folder). C(cuda) are the toolkits of the host by folder."""
+    """Return the runfiles whose folder lacks the release of C(folders), each with its C(folder).
+
+    C(cuda) are the toolkits of the host by folder.
+    """
     missing = []
     for runfile in runfiles:
         folder = "/usr/local/cuda-" + series_of(str(runfile["version"]))
@@ -106,13 +115,18 @@ def cuda_toolkits(
 ) -> Plan:
     """Return the plan of the requested toolkits and of cuDNN.
 
-    C(versions) are installed as packages. Each is a series (12.4), a release (12.4.1) or the version of a package (12.4.1-1). C(runfiles) come from NVIDIA's
-    self-extracting files, by their C(version). C(chosen) is the toolkit for the link C(/usr/local/cuda), by default the newest. C(cudnn) is the version of its
-    packages, empty for none. C(found) is a result of M(trainyard.gpu.gpu_stack_info).
+    C(versions) are installed as packages. Each is a series (12.4), a release (12.4.1) or the
+    version of a package (12.4.1-1). C(runfiles) come from NVIDIA's self-extracting files, by their
+    C(version). C(chosen) is the toolkit for the link C(/usr/local/cuda), by default the newest.
+    C(cudnn) is the version of its packages, empty for none. C(found) is a result of
+    M(trainyard.gpu.gpu_stack_info).
 
-    Returns C(folders) with their series, C(chosen), the target of the link, C(priority), that of the alternative as in NVIDIA's packages, C(packages) in apt's
-    notation, C(asked), their versions by name, C(holds), patterns of the names of packages to hold, C(lacks_packages), whether one is missing, not held or of
-    another version, C(missing_runfiles) with their C(folder), C(new_folders), those of them without nvcc, and C(wrong), sentences about other versions of nvcc.
+    Returns C(folders) with their series, C(chosen), the target of the link, C(priority), that of
+    the alternative as in NVIDIA's packages, C(packages) in apt's notation, C(asked), their versions
+    by name, C(holds), patterns of the names of packages to hold, C(lacks_packages), whether one is
+    missing, not held or of another version, C(missing_runfiles) with their C(folder),
+    C(new_folders), those of them without nvcc, and C(wrong), sentences about other versions of
+    nvcc.
     """
     found = found or {}
     asked = [str(version) for version in versions]

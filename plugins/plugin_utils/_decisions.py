@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 PLUGINS = "ansible_collections.trainyard.gpu.plugins."
-#: Where the function of each decision is. It is imported when it is called, because a task needs few of them; _preload imports most of them once per run.
+#: Where the function of each decision is. It is imported when it is called, because a task needs
+#: few of them; _preload imports most of them once per run.
 DECISIONS: dict[str, str] = {
     "ascend_drift": "plugin_utils._ascend_plan.ascend_drift",
     "ascend_plan": "plugin_utils._ascend_plan.ascend_plan",

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The Docker engine of a host, from docker_engine_info's results, the request, and the packages of each source. Pure functions."""
+"""The Docker engine of a host, from docker_engine_info's results, the request, and the packages of
+each source. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ REPOSITORY = "docker_repository"
 STOPPING = ("docker.io", "docker-ce", "containerd", "containerd.io", "runc")
 
 
-# Its daemon.json is in /var/snap, it cannot mount /data1 or /etc/trainyard, and there is no docker.service.
+# Its daemon.json is in /var/snap, it cannot mount /data1 or /etc/trainyard, and there is no
+# docker.service.
 SNAP = (
     "the Docker engine of this host is a snap, which reads no /etc/docker/daemon.json, mounts no folders such as /etc/trainyard into containers, and has no "
     "docker.service. Save what you need of its containers and volumes, run 'snap remove docker' on the host, and run this again: the role then installs the "
@@ -93,8 +96,8 @@ class Transaction(TypedDict):
     chosen: str
     #: Whether apt offers what is requested.
     is_offered: bool
-    #: Packages to install, in apt's notation. Without an offer of the engine, they have the request,
-    #: such as C(20.10 or newer), for the diff of check mode.
+    #: Packages to install, in apt's notation. Without an offer of the engine, they have the
+    #: request, such as C(20.10 or newer), for the diff of check mode.
     transaction: list[str]
 
 
@@ -130,22 +133,25 @@ class Plan(Engine, Missing, Transaction, ByApt, Removal):
 class Files(TypedDict):
     """The files of role docker_engine on a host."""
 
-    #: SHA-256 checksums of the requested files, by path, and whether the existing files have others.
+    #: SHA-256 checksums of the requested files, by path, and whether the existing files have
+    #: others.
     checksums: dict[str, str]
     differ: bool
     #: Whether the host has to download the key of Docker's repository.
     downloads_key: bool
     #: The files to write and to remove, for M(managed_files).
     files: list[dict[str, Any]]
-    #: Whether files, packages, options or the state of the engine differ, or the request is refused.
+    #: Whether files, packages, options or the state of the engine differ, or the request is
+    #: refused.
     has_work: bool
 
 
 class Answers(NamedTuple):
     """What a host has answered since it was read.
 
-    Packages that apt has (C(offered)), as docker_engine_info returns them. What apt would do, as placed_packages returns it: C(simulated) for the installation,
-    C(leaving) for the removal. The C(contents) of Docker's folder.
+    Packages that apt has (C(offered)), as docker_engine_info returns them. What apt would do, as
+    placed_packages returns it: C(simulated) for the installation, C(leaving) for the removal. The
+    C(contents) of Docker's folder.
     """
 
     offered: dict[str, Any] | None = None
@@ -155,12 +161,16 @@ class Answers(NamedTuple):
 
 
 def matches(version: str, requested: str) -> bool:
-    """Upstream's version matches a package's without its epoch and revision; a release candidate (~rc.1) is a different version."""
+    """Upstream's version matches a package's without its epoch and revision; a release candidate
+    (~rc.1) is a different version.
+    """
     return re.match(r"(?:\d+:)?%s(?:[-+].*)?$" % re.escape(requested), version) is not None
 
 
 def installed_family(found: dict[str, Any], system: str) -> str:
-    """Return the source of the installed engine: C(docker_repository), the system, C(unknown), or empty without an engine."""
+    """Return the source of the installed engine: C(docker_repository), the system, C(unknown), or
+    empty without an engine.
+    """
     if found["packages"]["docker-ce"]["installed"]:
         return REPOSITORY
     if found["packages"]["docker.io"]["installed"]:
@@ -249,14 +259,16 @@ def transaction(
     offer = offered.get(parts["engine"], {}) if absent else {}
     chosen = _chosen_version(requested, offer)
     is_offered = not absent or _meets(requested, chosen)
-    # Only check mode continues without an offer. Its diff shows the request, and an installed engine counts as changed.
+    # Only check mode continues without an offer. Its diff shows the request, and an installed
+    # engine counts as changed.
     version = chosen
     if not is_offered:
         version = requested["version"] or "%s or newer" % requested["minimum_version"]
     # Engine and command line have the same version.
     names = ["%s=%s" % (name, version) for name in absent if name != parts["containerd"]]
     names += [name for name in absent if name == parts["containerd"]]
-    # A part that the source does not offer is omitted, unless check mode found no lists of this source.
+    # A part that the source does not offer is omitted, unless check mode found no lists of this
+    # source.
     has_lists = is_offered if absent else any(package["candidate"] for package in offered.values())
     names += [
         name
@@ -272,7 +284,9 @@ def transaction(
 
 
 def former_state(found: dict[str, Any]) -> dict[str, Any]:
-    """The host before the first run, to record: C(group), whether it had the engine's group, and C(forwarding)."""
+    """The host before the first run, to record: C(group), whether it had the engine's group, and
+    C(forwarding).
+    """
     # Records of releases before 0.3.0 have no notes, but the values beside the packages.
     noted = found["record"].get("notes", found["record"])
     return {name: noted.get(name, found[name]) for name in ("group", "forwarding")}
@@ -313,10 +327,13 @@ def changes_by_apt(
 def removal(
     found: dict[str, Any], is_ours: bool, leaving: dict[str, Any], contents: str
 ) -> Removal:
-    """Return what teardown removes, from apt's simulation of the removal (C(leaving)) and what is in Docker's folder (C(contents))."""
+    """Return what teardown removes, from apt's simulation of the removal (C(leaving)) and what is
+    in Docker's folder (C(contents)).
+    """
     along = leaving.get("needed_by", [])
     became_the_users = is_ours and (contents != "" or along != [] or not found["available"])
-    # Something of the user's may have come to need python3-requests or a plugin, too, on a host with an engine of its own.
+    # Something of the user's may have come to need python3-requests or a plugin, too, on a host
+    # with an engine of its own.
     return {
         "taken_along": along,
         "packages_stay": became_the_users or along != [],
@@ -339,7 +356,10 @@ def _has_repository(found: dict[str, Any], requested: Requested, good: bool) -> 
 def _engine(
     found: dict[str, Any], requested: Requested, catalog: dict[str, Parts], system: str
 ) -> Engine:
-    """Return the installed engine beside the requested one. See docker_engine_plan for the parameters."""
+    """Return the installed engine beside the requested one.
+
+    See docker_engine_plan for the parameters.
+    """
     family = installed_family(found, system)
     requested_family = system if requested["source"] == "distribution" else REPOSITORY
     package, is_ours = "", False
@@ -377,8 +397,8 @@ def docker_engine_plan(
 ) -> Plan:
     """Return the plan for a host.
 
-    C(found) is the result of docker_engine_info with the packages of C(catalog), which are named by source. Distributions are sources by their C(system),
-    such as debian-12.
+    C(found) is the result of docker_engine_info with the packages of C(catalog), which are named by
+    source. Distributions are sources by their C(system), such as debian-12.
     """
     engine = _engine(found, requested, catalog, system)
     missing = missing_packages(found, engine)
@@ -399,12 +419,17 @@ def docker_engine_plan(
 
 
 def _is_needed(plan: Plan, key: str) -> bool:
-    """Return whether the value of a key of the plan is neither false nor empty. A key that the plan does not have is needed always."""
+    """Return whether the value of a key of the plan is neither false nor empty.
+
+    A key that the plan does not have is needed always.
+    """
     return bool(plan.get(key, True))
 
 
 def _present_files(plan: Plan, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the files that have a content and what they need of the plan, with the pinned packages in their texts."""
+    """Return the files that have a content and what they need of the plan, with the pinned packages
+    in their texts.
+    """
     return [
         {
             "path": entry["path"],
@@ -417,7 +442,9 @@ def _present_files(plan: Plan, files: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def _has_work(plan: Plan) -> bool:
-    """Return whether packages, options or the state of the engine differ, or the request is refused."""
+    """Return whether packages, options or the state of the engine differ, or the request is
+    refused.
+    """
     return (
         plan["refusal"] != ""
         or plan["lacks_packages"]
@@ -436,9 +463,11 @@ def docker_engine_files(
 ) -> Files:
     """Return the files of the role on a host.
 
-    C(files) have path, content and mode. C(needs) is a key of the plan: without content, or if its value is false or empty, the file is absent. C(@pinned@)
-    in a content stands for the packages that the plan pins. C(found) are the checksums of the existing files, by path. C(keyring) is the path of the key of
-    Docker's repository, and C(key_checksum) that of a key that the host downloads. The role creates the folders of C(in_own_folders), paths of files.
+    C(files) have path, content and mode. C(needs) is a key of the plan: without content, or if its
+    value is false or empty, the file is absent. C(@pinned@) in a content stands for the packages
+    that the plan pins. C(found) are the checksums of the existing files, by path. C(keyring) is the
+    path of the key of Docker's repository, and C(key_checksum) that of a key that the host
+    downloads. The role creates the folders of C(in_own_folders), paths of files.
     """
     present = _present_files(plan, files)
     checksums = {

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Differences of the GPU stack from the request, and what the next boot will break: a result of gpu_stack_info in, texts out."""
+"""Differences of the GPU stack from the request, and what the next boot will break: a result of
+gpu_stack_info in, texts out.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,8 @@ def problems(
 ) -> list[Difference]:
     """Return what differs on a host from the request, and what its next boot will break.
 
-    C(answer) is the result of gpu_stack_info. C(requested) has versions by package, C(driver) is a driver's version or branch; empty: any.
+    C(answer) is the result of gpu_stack_info. C(requested) has versions by package, C(driver) is a
+    driver's version or branch; empty: any.
     """
     # A driver consists of about twenty packages, which were recorded at installation.
     recorded = answer.get("record", {}).get("packages", {})
@@ -102,7 +105,9 @@ def problems(
 
 
 def source_in_words(source: dict[str, Any]) -> str:
-    """Return a description of a foreign repository that offers a driver: its place, and the first of its packages."""
+    """Return a description of a foreign repository that offers a driver: its place, and the first
+    of its packages.
+    """
     name = sorted(source["packages"])[0]
     return "%s in %s offers %s %s" % (
         source["uri"],
@@ -113,7 +118,9 @@ def source_in_words(source: dict[str, Any]) -> str:
 
 
 def table(hosts: list[Host]) -> str:
-    """Return the comparison as text for a terminal: a line for each problem, and for each host without one."""
+    """Return the comparison as text for a terminal: a line for each problem, and for each host
+    without one.
+    """
     lines = [("host", "what", "asked", "found")]
     for host in hosts:
         problems = host["problems"]

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver of a host and conflicts with it, from gpu_stack_info's result, the request, and the compatibility data."""
+"""The driver of a host and conflicts with it, from gpu_stack_info's result, the request, and the
+compatibility data.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import upstream, version_key
 
-# From this branch on, NVIDIA's installer and documentation prefer the open kernel module for every GPU that it supports.
+# From this branch on, NVIDIA's installer and documentation prefer the open kernel module for every
+# GPU that it supports.
 OPEN_FROM = 560
 # github NVIDIA/open-gpu-kernel-modules begins with this branch.
 OPEN_EXISTS_FROM = 515
 MAIN = re.compile(
     r"(cuda-drivers|libcuda1|libnvidia-(ml1|compute)|nvidia-(driver|open|smi|utils|kernel|dkms))(-.*)?"
 )
-# Keys of the role's record on a host where it has installed Fabric Manager beside the driver of somebody else.
+# Keys of the role's record on a host where it has installed Fabric Manager beside the driver of
+# somebody else.
 BESIDE = {"fabric_manager", "links"}
 SOURCES = {
     "distribution": "the distribution's packages",
@@ -138,7 +142,8 @@ class State(TypedDict):
     services: list[str]
     #: Links that enable them, for managed_files.
     links: list[dict[str, str]]
-    #: Paths of links that teardown removes. The link of a service that the site enabled itself is not one of them.
+    #: Paths of links that teardown removes. The link of a service that the site enabled itself is
+    #: not one of them.
     placed_links: list[str]
     #: Whether a service is to be enabled, and to be started.
     enables: bool
@@ -162,13 +167,17 @@ class State(TypedDict):
 
 
 def arch_row(facts: dict[str, Any], generation: str | None) -> dict[str, Any]:
-    """Return the most specific row of cuda.gpu_arch for a generation, which may have several rows, by chip."""
+    """Return the most specific row of cuda.gpu_arch for a generation, which may have several rows,
+    by chip.
+    """
     rows = [row for row in facts["cuda"]["gpu_arch"] if generation in row["generations"]]
     return dict(pair for row in rows for pair in row.items())
 
 
 def open_module(facts: dict[str, Any], generation: str | None) -> str | None:
-    """Return whether the open kernel module supports a generation: C(required), C(possible), C(impossible); None if the generation is unknown."""
+    """Return whether the open kernel module supports a generation: C(required), C(possible),
+    C(impossible); None if the generation is unknown.
+    """
     row = arch_row(facts, generation)
     if not row:
         return None
@@ -178,7 +187,9 @@ def open_module(facts: dict[str, Any], generation: str | None) -> str | None:
 
 
 def recommended_branches(facts: dict[str, Any], generations: Iterable[str | None]) -> list[str]:
-    """Return the branches that NVIDIA supports for data centers and that support all these GPUs, newest first."""
+    """Return the branches that NVIDIA supports for data centers and that support all these GPUs,
+    newest first.
+    """
     limits = [arch_row(facts, generation) for generation in generations]
     found = [
         row["branch"]
@@ -246,7 +257,9 @@ def _module_problem(
 def kernel_module(
     facts: dict[str, Any], gpus: list[dict[str, Any]], requested: str, branch: str
 ) -> tuple[str, list[str]]:
-    """Return the kernel module of the host, C(open) or C(proprietary), and why it cannot be the requested one. C(gpus) have C(device_id) and C(generation)."""
+    """Return the kernel module of the host, C(open) or C(proprietary), and why it cannot be the
+    requested one. C(gpus) have C(device_id) and C(generation).
+    """
     for gpu in gpus:
         gpu["open"] = open_module(facts, gpu["generation"])
     only_open = _with_answer(gpus, "required")
@@ -289,9 +302,12 @@ def _of_flavours(name: str, flavours: list[str]) -> list[str]:
 def expand(
     families: Iterable[dict[str, list[str]]], parts: dict[str, str], flavours: list[str]
 ) -> list[list[str]]:
-    """Return the lists of packages, in order of preference. A family that lacks a required package is left out.
+    """Return the lists of packages, in order of preference.
 
-    C(parts) are the keys of the packages of the kernel module and of Fabric Manager; empty if none is needed.
+    A family that lacks a required package is left out.
+
+    C(parts) are the keys of the packages of the kernel module and of Fabric Manager; empty if none
+    is needed.
     """
     found = []
     for family in families:
@@ -303,7 +319,9 @@ def expand(
 
 
 def kernel_headers(found: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the header packages of the running and the next kernel, and of those from metapackages; and kernels whose package is unknown."""
+    """Return the header packages of the running and the next kernel, and of those from
+    metapackages; and kernels whose package is unknown.
+    """
     packages, names, strange = found["packages"], list[str](), list[str]()
     for kernel in dict.fromkeys([found["running_kernel"], found["next_kernel"]]):
         if kernel in found["modules"] and kernel not in found["headers"]:
@@ -316,7 +334,10 @@ def kernel_headers(found: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def components(data: dict[str, Any], wishes: list[str], source: str, fabric: bool) -> list[str]:
-    """Return the components of the distribution that hold the driver. One may be needed C(for) a part only, or C(from_branch) on for all of it."""
+    """Return the components of the distribution that hold the driver.
+
+    One may be needed C(for) a part only, or C(from_branch) on for all of it.
+    """
     rows = data.get("components", {}).get(data["system"], []) if source == "distribution" else []
     branch = upstream(wishes[0]).partition(".")[0] if wishes else ""
     return [
@@ -340,7 +361,8 @@ def kernel_flavours(packages: Iterable[str]) -> list[str]:
 
 
 def nvlink_5_board(facts: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> bool:
-    """Return whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges, and which needs nvlsm beside Fabric Manager.
+    """Return whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges,
+    and which needs nvlsm beside Fabric Manager.
 
     These are HGX B200 and B300.
     """
@@ -351,7 +373,10 @@ def nvlink_5_board(facts: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> boo
 
 
 def origin_of(package: dict[str, Any]) -> str:
-    """Return the origin of a package of the driver. Facts of an earlier release have only its maintainer."""
+    """Return the origin of a package of the driver.
+
+    Facts of an earlier release have only its maintainer.
+    """
     origin: str = package.get("origin", "")
     if origin:
         return origin
@@ -359,7 +384,9 @@ def origin_of(package: dict[str, Any]) -> str:
 
 
 def other_source(found: dict[str, Any], installed: dict[str, Any], source: str) -> str:
-    """Return why an installed driver prevents the requested one, and what to do; empty if all of it is from C(source)."""
+    """Return why an installed driver prevents the requested one, and what to do; empty if all of it
+    is from C(source).
+    """
     foreign = [other for other in found["driver_sources"] if other != source]
     if not foreign:
         return ""
@@ -386,7 +413,9 @@ def other_source(found: dict[str, Any], installed: dict[str, Any], source: str) 
 def fabric_manager_beside(
     found: dict[str, Any], installed: dict[str, Any], data: dict[str, Any], nvlink_5: bool
 ) -> dict[str, Any]:
-    """Return Fabric Manager for a driver that stays: its families, the version of the driver, and its source; {} if it is there or cannot be installed."""
+    """Return Fabric Manager for a driver that stays: its families, the version of the driver, and
+    its source; {} if it is there or cannot be installed.
+    """
     present = any(re.match(r"nvidia-fabricmanager|nvlink5-", name) for name in found["packages"])
     source = found["driver_sources"][0] if len(found["driver_sources"]) == 1 else ""
     numbers = driver_versions(installed)
@@ -529,7 +558,8 @@ def _is_intact(package: dict[str, Any] | None, version: str) -> bool:
 def _stays(found: dict[str, Any], version: str, installed: dict[str, Any]) -> str:
     """Return the driver that is left alone, in words; empty if the role installs one.
 
-    A recommendation is for a host without a driver. A working driver is not replaced or rejected because of it.
+    A recommendation is for a host without a driver. A working driver is not replaced or rejected
+    because of it.
     """
     # Fabric Manager beside a driver of somebody else is no driver of the role.
     own = set(found["record"]) - BESIDE
@@ -568,8 +598,9 @@ def plan(
 ) -> Plan:
     """Return the driver of a host.
 
-    C(found) is the result of gpu_stack_info. C(data) has C(families) of packages by source and system, C(components) by system, C(recommended_by), tools by
-    system, and the C(system). C(recommended) is the driver that the tool has named.
+    C(found) is the result of gpu_stack_info. C(data) has C(families) of packages by source and
+    system, C(components) by system, C(recommended_by), tools by system, and the C(system).
+    C(recommended) is the driver that the tool has named.
     """
     source, version = requested["source"], str(requested["version"])
     needs = _needs(found, facts, generation_of, requested["fabric_manager"])
@@ -639,7 +670,10 @@ def _links(found: dict[str, Any], wants: str, services: list[str]) -> list[str]:
 
 
 def _enables(services: list[dict[str, Any]], installed: bool) -> bool:
-    """Return whether a service is to be enabled. One whose unit comes with the packages is enabled in the same step."""
+    """Return whether a service is to be enabled.
+
+    One whose unit comes with the packages is enabled in the same step.
+    """
     disabled = [service for service in services if not service["enabled"]]
     return any(service["loaded"] or not installed for service in disabled)
 
@@ -664,7 +698,8 @@ def state(
 ) -> State:
     """Return what is left to do on a host as it was last read, which may be after P(plan) was made.
 
-    C(offered) is the result of nvidia_driver_info, {} before it was asked, C(recommended) the driver that the distribution's tool names.
+    C(offered) is the result of nvidia_driver_info, {} before it was asked, C(recommended) the
+    driver that the distribution's tool names.
     """
     services = ["nvidia-persistenced.service"] if requested["persistence"] else []
     services += ["nvidia-fabricmanager.service"] if planned["fabric_manager"] else []
@@ -707,7 +742,8 @@ def state(
 def unlike(found: dict[str, Any], planned: Plan, requested: str, offered: dict[str, Any]) -> str:
     """Return how the driver on disk differs from the requested one, in words; empty if it does not.
 
-    Packages can have the requested version and contain nothing. So the libraries and the kernel module that boots next tell their version themselves.
+    Packages can have the requested version and contain nothing. So the libraries and the kernel
+    module that boots next tell their version themselves.
     """
     version = "" if requested == "recommended" else upstream(str(requested))
     version = offered.get("version") or version
@@ -732,7 +768,9 @@ def reboot_reason(found: dict[str, Any]) -> str:
 
 
 def next_boot(reason: str, breaks: str, allowed: bool) -> str:
-    """Return what the next boot does to the driver, and what the operator does about it, as one text."""
+    """Return what the next boot does to the driver, and what the operator does about it, as one
+    text.
+    """
     texts = []
     if reason:
         texts.append("a reboot is needed: %s." % reason)
@@ -746,7 +784,10 @@ def next_boot(reason: str, breaks: str, allowed: bool) -> str:
 
 
 def packages_to_install(planned: Plan, offered: dict[str, Any]) -> list[str]:
-    """Return packages with their versions. In check mode a fresh host has no apt lists, so the versions are unknown."""
+    """Return packages with their versions.
+
+    In check mode a fresh host has no apt lists, so the versions are unknown.
+    """
     if offered.get("version"):
         return ["%s=%s" % pair for pair in sorted(offered["packages"].items())]
     branch = str(planned["asked"][0]).partition(".")[0] if planned["asked"] else ""
@@ -756,7 +797,9 @@ def packages_to_install(planned: Plan, offered: dict[str, Any]) -> list[str]:
 
 
 def installer_flags(found: dict[str, Any], planned: Plan, version: str, log: str) -> list[str]:
-    """Return flags of NVIDIA's installer, by the branches that have them: github NVIDIA/nvidia-installer, option_table.h."""
+    """Return flags of NVIDIA's installer, by the branches that have them: github
+    NVIDIA/nvidia-installer, option_table.h.
+    """
     number = str(version).partition(".")[0]
     branch = int(number) if number.isdigit() else 0
     flags = ["--silent", "--log-file-name=%s" % log]
@@ -774,7 +817,9 @@ def installer_flags(found: dict[str, Any], planned: Plan, version: str, log: str
 
 
 def driver_packages(packages: dict[str, Any]) -> dict[str, Any]:
-    """Return the installed packages that belong to the driver, which have the version of its main packages; and transitional ones, which contain nothing."""
+    """Return the installed packages that belong to the driver, which have the version of its main
+    packages; and transitional ones, which contain nothing.
+    """
     numbers = {
         upstream(package["version"])
         for name, package in packages.items()
@@ -805,7 +850,11 @@ def decide_nvidia_driver_state(
     recommended: dict[str, str] | None = None,
     **requested: Any,
 ) -> State:
-    """As state. C(offered) and C(recommended) are results of nvidia_driver_info, None if it has not run; C(requested) has the keys of Operation."""
+    """As state.
+
+    C(offered) and C(recommended) are results of nvidia_driver_info, None if it has not run;
+    C(requested) has the keys of Operation.
+    """
     operation: Any = {"persistence": True, "allow_reboot": False, **requested}
     named = (recommended or {}).get("recommended", "")
     return state(found, planned, operation, offered or {}, named)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who else can log in to a training container: its sshd and its files against the plan. Pure functions."""
+"""Who else can log in to a training container: its sshd and its files against the plan.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["differences"]
 
 AUTHORIZED, CONFIG = "authorized_keys", "sshd_config"
-#: Settings of sshd that decide who logs in and how, as `sshd -T` prints them, with OpenSSH's defaults where the plan does not set them.
+#: Settings of sshd that decide who logs in and how, as `sshd -T` prints them, with OpenSSH's
+#: defaults where the plan does not set them.
 DECISIVE = {
     "port": "",
     "listenaddress": "",
@@ -75,7 +79,9 @@ def lines_of(text: str) -> list[str]:
 
 
 def key_in_words(line: str) -> str:
-    """Return a line of authorized_keys, as somebody can search for it: fingerprint, options, comment."""
+    """Return a line of authorized_keys, as somebody can search for it: fingerprint, options,
+    comment.
+    """
     match = KEY.search(line)
     if not match:
         return "a line that is no key (%.60r)" % line
@@ -90,7 +96,10 @@ def key_in_words(line: str) -> str:
 
 
 def key_of(line: str) -> str:
-    """Return options and key of a line of authorized_keys, which decide who is let in and to what. The line itself, if it has no key."""
+    """Return options and key of a line of authorized_keys, which decide who is let in and to what.
+
+    The line itself, if it has no key.
+    """
     match = KEY.search(line)
     return line[: match.end(1)] if match else line
 
@@ -124,7 +133,10 @@ def key_differences(path: str, planned: str, found: list[str]) -> Iterator[Diffe
 
 
 def planned_settings(text: str) -> dict[str, list[str]]:
-    """Return the settings of a planned sshd_config by name in lower case. The file has no Match and no Include."""
+    """Return the settings of a planned sshd_config by name in lower case.
+
+    The file has no Match and no Include.
+    """
     found: dict[str, list[str]] = {}
     for line in lines_of(text):
         name, _blank, value = line.partition(" ")
@@ -139,7 +151,10 @@ def planned_settings(text: str) -> dict[str, list[str]]:
 def setting_differences(
     path: str, planned: str, effective: dict[str, list[str]]
 ) -> Iterator[Difference]:
-    """Yield the settings that sshd takes from the file otherwise than planned. C(effective) has the values by name, as `sshd -T` prints them."""
+    """Yield the settings that sshd takes from the file otherwise than planned.
+
+    C(effective) has the values by name, as `sshd -T` prints them.
+    """
     requested = planned_settings(planned)
     for name, default in DECISIVE.items():
         expected = requested.get(name, [default] if default else [])
@@ -154,7 +169,10 @@ def setting_differences(
 
 
 def listening_differences(address: str, port: int, listens: Iterable[str]) -> Iterator[Difference]:
-    """Yield the addresses beside the planned one on which the port is open. A name in place of the planned address is not judged."""
+    """Yield the addresses beside the planned one on which the port is open.
+
+    A name in place of the planned address is not judged.
+    """
     try:
         requested = str(ipaddress.ip_address(address))
     except ValueError:
@@ -203,8 +221,8 @@ def differences(
 ) -> list[Difference]:
     """Return how the access to a container differs from the plan.
 
-    C(found) is the result of M(ssh_mesh_keys). Without a running container, the text of sshd_config is not known, and it is not compared. On a host without
-    any of the files, the role has not run.
+    C(found) is the result of M(ssh_mesh_keys). Without a running container, the text of sshd_config
+    is not known, and it is not compared. On a host without any of the files, the role has not run.
     """
     if not any(file["path"] in found["checksums"] for file in files):
         return []

@@ -2,14 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compares NVLinks, PCIe links, interfaces and GPUDirect RDMA with those of the same models in the cluster. Pure functions.
+"""Compares NVLinks, PCIe links, interfaces and GPUDirect RDMA with those of the same models in the
+cluster. Pure functions.
 
-A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine shows a part of the lanes, a board gives a slot fewer lanes
-than the card has. So the measure is the best part of the same model, at the same place of another host if one has it there. What is worse is a fault. What
-only could be better is a warning.
+A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine
+shows a part of the lanes, a board gives a slot fewer lanes than the card has. So the measure is the
+best part of the same model, at the same place of another host if one has it there. What is worse is
+a fault. What only could be better is a warning.
 
-Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), C(infiniband) of M(infiniband_info), and C(addresses), the host's own on the
-cluster and fabric networks.
+Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), C(infiniband) of
+M(infiniband_info), and C(addresses), the host's own on the cluster and fabric networks.
 """
 
 from __future__ import annotations
@@ -91,7 +93,10 @@ Judged = Mapping[str, list["Problem | None"]]
 
 
 class _Port(NamedTuple):
-    """An interface of a card without RDMA devices. C(speed) is in Mbit/s, 0 without a link, and C(networks) are those of P(_networks)."""
+    """An interface of a card without RDMA devices.
+
+    C(speed) is in Mbit/s, 0 without a link, and C(networks) are those of P(_networks).
+    """
 
     model: str
     name: str
@@ -132,14 +137,16 @@ def _nvlink_problem(
 ) -> Problem | None:
     """Return what is wrong with the NVLinks of a GPU.
 
-    C(count) and C(speed) are the most active links, and the speed of the fastest, each with its host; C(model) is what the compatibility data has.
+    C(count) and C(speed) are the most active links, and the speed of the fastest, each with its
+    host; C(model) is what the compatibility data has.
     """
     active, as_best = _active(gpu), "%s, as on %s" % (_links_in_words(count[0], speed[0]), count[1])
     slowest = min(active, default=0.0)
     but = "" if slowest == max(active, default=0.0) else "of at least"
     found = "%s: %s" % (_name(gpu), _links_in_words(len(active), slowest, but))
     if gpu.get("nvlinks") is None:
-        # A fault, or a driver that does not list links. An answer of an earlier release has no reason.
+        # A fault, or a driver that does not list links. An answer of an earlier release has no
+        # reason.
         reason = (gpu.get("unavailable") or {}).get("nvlinks")
         found = "%s: its NVLinks are unknown: %s" % (_name(gpu), reason)
         fix = "run nvidia-smi nvlink --status, and read dmesg for errors of this GPU"
@@ -158,8 +165,9 @@ def _nvlink_problem(
 def _nvlink_problems(hosts: list[dict[str, Any]], models: Mapping[str, Any]) -> Judged:
     """Judge active NVLinks and their speed. A GPU that is alone in its host needs none.
 
-    Where no switch connects them, and in a virtual machine that has some GPUs of a board, their number depends on that of the GPUs. So another host proves a
-    fault if it has as many GPUs, or if the model has all links in all hosts.
+    Where no switch connects them, and in a virtual machine that has some GPUs of a board, their
+    number depends on that of the GPUs. So another host proves a fault if it has as many GPUs, or if
+    the model has all links in all hosts.
     """
     counts, speeds = _Best[int](), _Best[float]()
     several = [host for host in hosts if len(host["gpus"]) > 1]
@@ -189,7 +197,10 @@ def _nvlink_problems(hosts: list[dict[str, Any]], models: Mapping[str, Any]) -> 
 
 
 def _is_guest(gpu: dict[str, Any], host: dict[str, Any]) -> bool:
-    """Return whether the GPU belongs to a virtual machine, which the driver does not always notice. The machine that lends out virtual GPUs is none."""
+    """Return whether the GPU belongs to a virtual machine, which the driver does not always notice.
+
+    The machine that lends out virtual GPUs is none.
+    """
     mode = str(gpu.get("virtualization_mode") or "None")
     lent = mode != "None" and not mode.startswith("Host")
     return lent or bool(host["facts"].get("virtual_machine"))
@@ -200,7 +211,8 @@ def _width_problem(
 ) -> Problem | None:
     """Return what is wrong with the PCIe lanes of a GPU.
 
-    C(of_model) and C(of_place) are the most lanes of a GPU of the model, and of the one at the same place of a host, each with the host that has it.
+    C(of_model) and C(of_place) are the most lanes of a GPU of the model, and of the one at the same
+    place of a host, each with the host that has it.
     """
     width, most = gpu["pcie_width"], gpu.get("pcie_width_max") or 0
     found, as_made = "%s has %d" % (_name(gpu), width), "%d PCIe lanes" % most
@@ -253,7 +265,9 @@ def _cards(host: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _used(host: dict[str, Any]) -> dict[str, set[int]]:
-    """Return the interfaces with the host's addresses on the cluster and fabric networks, each with the networks: the positions of the addresses."""
+    """Return the interfaces with the host's addresses on the cluster and fabric networks, each with
+    the networks: the positions of the addresses.
+    """
     found: dict[str, set[int]] = {}
     for interface in host["facts"].get("interfaces") or []:
         addresses = {entry["address"] for entry in interface["addresses"]}
@@ -286,7 +300,11 @@ def _ports(host: dict[str, Any]) -> list[_Port]:
 
 
 def _port_keys(port: _Port) -> list[tuple[Any, ...]]:
-    """Return what a port is compared by. The names of interfaces may differ, and those that carry the data of a network may be compared in any case."""
+    """Return what a port is compared by.
+
+    The names of interfaces may differ, and those that carry the data of a network may be compared
+    in any case.
+    """
     keys: list[tuple[Any, ...]] = [(port.model, port.name)]
     for network in sorted(port.networks):
         keys += [(port.model, network), (network,)]
@@ -307,7 +325,10 @@ def _speed_problem(port: _Port, best: _Best[int], host: str) -> Problem | None:
 
 
 def _speed_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
-    """Judge the speeds of interfaces. One without a cable is in order, if the same one of no other host has a cable."""
+    """Judge the speeds of interfaces.
+
+    One without a cable is in order, if the same one of no other host has a cable.
+    """
     best, ports = _Best[int](), {host["name"]: _ports(host) for host in hosts}
     for host, its in ports.items():
         for port in its:
@@ -323,7 +344,9 @@ def _speed_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> 
 
 
 def _duplex_problems(host: dict[str, Any]) -> list[Problem]:
-    """Return the interfaces of cards that send or receive, but not both at once: the two ends have not agreed. Facts of an earlier release do not say."""
+    """Return the interfaces of cards that send or receive, but not both at once: the two ends have
+    not agreed. Facts of an earlier release do not say.
+    """
     names = {interface["name"] for card in _cards(host) for interface in card["interfaces"]}
     fix = "set both ends to the same speed and duplex, or both to negotiate them (ethtool -s NAME autoneg on)"
     return [
@@ -347,7 +370,8 @@ def _card_problem(
 ) -> Problem | None:
     """Return what is wrong with the PCIe link of a card.
 
-    C(peer) is the rate, speed and width of the best card to compare with, and its host. C(is_fault) tells whether it proves a fault.
+    C(peer) is the rate, speed and width of the best card to compare with, and its host. C(is_fault)
+    tells whether it proves a fault.
     """
     rate = _rate(card["gt_s"], card["width"])
     limits = [card["gt_s_max"], card["slot_gt_s_max"], card["width_max"], card["slot_width_max"]]
@@ -383,7 +407,9 @@ def _carries_data(card: dict[str, Any], host: dict[str, Any]) -> bool:
 
 
 def _card_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
-    """Judge the PCIe links of network cards, against the same model on other hosts, and against what the card and its slot are capable of."""
+    """Judge the PCIe links of network cards, against the same model on other hosts, and against
+    what the card and its slot are capable of.
+    """
     best = _Best[_Link]()
 
     def place(card: dict[str, Any]) -> Hashable:
@@ -435,7 +461,9 @@ def _some(names: list[str]) -> str:
 
 
 def _uses_gpudirect(host: dict[str, Any]) -> bool:
-    """Return whether adapters of the host could read the memory of its GPUs: of GeForce cards they cannot."""
+    """Return whether adapters of the host could read the memory of its GPUs: of GeForce cards they
+    cannot.
+    """
     is_able = any("GeForce" not in gpu["name"] for gpu in _gpus(host))
     devices = host.get("infiniband", {}).get("devices") or []
     return is_able and any(
@@ -447,7 +475,10 @@ def _uses_gpudirect(host: dict[str, Any]) -> bool:
 
 
 def _hindrances(host: dict[str, Any]) -> dict[str, tuple[str, str, str]]:
-    """Return what prevents or slows GPUDirect RDMA, by kind: expected, found, fix. A virtual machine sees neither the switches nor the IOMMU of its server."""
+    """Return what prevents or slows GPUDirect RDMA, by kind: expected, found, fix.
+
+    A virtual machine sees neither the switches nor the IOMMU of its server.
+    """
     read, facts = host["infiniband"]["gpudirect"], host["facts"]
     found: dict[str, tuple[str, str, str]] = {}
     if not (read["peer_memory"] or read["dma_buf"]):
@@ -479,7 +510,10 @@ def _hindrances(host: dict[str, Any]) -> dict[str, tuple[str, str, str]]:
 
 
 def _gpudirect_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
-    """Return the hosts whose adapters cannot read the memory of the GPUs, or only through the CPU. One host alone needs no network."""
+    """Return the hosts whose adapters cannot read the memory of the GPUs, or only through the CPU.
+
+    One host alone needs no network.
+    """
     known = [
         host
         for host in hosts
@@ -507,7 +541,10 @@ _ALIKE = {
 
 
 def _traits(host: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
-    """Return what RDMA adapters and their active ports are like: by part and trait. Firmware is that of the board, the others of the place."""
+    """Return what RDMA adapters and their active ports are like: by part and trait.
+
+    Firmware is that of the board, the others of the place.
+    """
     found: dict[tuple[str, str], set[Any]] = {}
     for device in host.get("infiniband", {}).get("devices") or []:
         if device.get("virtual_function"):
@@ -533,7 +570,8 @@ def _port_traits(name: str, port: dict[str, Any]) -> dict[tuple[str, str], set[A
         found[(name, "link layer")] = {port["link_layer"]}
     gids = port.get("gids") or []
     if port.get("link_layer") == "infiniband" and gids:
-        # The first half of a GID is the subnet, which the subnet manager gives. A fabric of each rail has its own.
+        # The first half of a GID is the subnet, which the subnet manager gives. A fabric of each
+        # rail has its own.
         found[(name, "subnet")] = {gids[0]["gid"][:19]}
     if port.get("transport") == "roce" and port.get("nccl_gid_index") is not None:
         found[(name, "GID index")] = {port["nccl_gid_index"]}
@@ -543,12 +581,18 @@ def _port_traits(name: str, port: dict[str, Any]) -> dict[tuple[str, str], set[A
 def _usual(
     values: Mapping[frozenset[Any], list[str]],
 ) -> tuple[frozenset[Any], list[str]]:
-    """Return what most hosts have, and these hosts. Of as many hosts on each side the first ones count."""
+    """Return what most hosts have, and these hosts.
+
+    Of as many hosts on each side the first ones count.
+    """
     return max(values.items(), key=lambda pair: len(pair[1]))
 
 
 def _alike_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
-    """Return the adapters that differ from those of most hosts. What all hosts have two of is no difference."""
+    """Return the adapters that differ from those of most hosts.
+
+    What all hosts have two of is no difference.
+    """
     traits = {host["name"]: _traits(host) for host in hosts}
     found: dict[str, list[Problem | None]] = {name: [] for name in traits}
     for key in sorted({key for its in traits.values() for key in its}):
@@ -589,7 +633,9 @@ _CHECKS: dict[str, Callable[[list[dict[str, Any]], Mapping[str, Any]], Judged]] 
 def gpu_models(
     hosts: list[dict[str, Any]], lookup: Callable[[str], Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return what C(lookup), a function, knows of each model of the hosts' GPUs, by name; and the sum of their links in GB/s, as P(_bandwidth) compares it."""
+    """Return what C(lookup), a function, knows of each model of the hosts' GPUs, by name; and the
+    sum of their links in GB/s, as P(_bandwidth) compares it.
+    """
     names = sorted({gpu["name"] for host in hosts for gpu in _gpus(host)})
     found = {name: lookup(name) for name in names}
     return {
@@ -601,7 +647,10 @@ def gpu_models(
 def problems(
     hosts: list[dict[str, Any]], models: Mapping[str, Any]
 ) -> dict[str, dict[str, list[Problem]]]:
-    """Return, by id of a check and host, what is worse than it should be. C(models) are those of gpu_models."""
+    """Return, by id of a check and host, what is worse than it should be.
+
+    C(models) are those of gpu_models.
+    """
     return {
         check: {
             name: [entry for entry in entries if entry]
@@ -614,7 +663,10 @@ def problems(
 def decide_verify_hardware(
     variables: dict[str, Any], members: list[dict[str, Any]], facts_file: str = ""
 ) -> dict[str, Any]:
-    """Return C(models), the GPUs of the hosts by model, and C(problems). C(variables) are those of role verify by host, C(facts_file) is one of the site."""
+    """Return C(models), the GPUs of the hosts by model, and C(problems).
+
+    C(variables) are those of role verify by host, C(facts_file) is one of the site.
+    """
     known = load_facts(facts_file)
     hosts = hardware(members, variables)
     models = gpu_models(hosts, lambda name: nvlinks(name, known))

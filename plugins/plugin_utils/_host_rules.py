@@ -2,9 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Validation of preflight's files: tables of rules, and additional compatibility data. Pure functions over parsed YAML.
+"""Validation of preflight's files: tables of rules, and additional compatibility data.
 
-They are asked twice: of a site's own files when the input is judged, and of every table when the rules are judged.
+Pure functions over parsed YAML.
+
+They are asked twice: of a site's own files when the input is judged, and of every table when the
+rules are judged.
 """
 
 from __future__ import annotations
@@ -70,7 +73,10 @@ def _bad_template(text: str, is_expression: bool) -> str:
 
 
 def problem_of_rule(rule: Any, templates: bool = True) -> str:
-    """Return what is wrong with a rule, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
+    """Return what is wrong with a rule, empty for a valid one.
+
+    Without C(templates) its expressions and texts are not parsed.
+    """
     if not isinstance(rule, dict):
         return "a rule is not a dictionary: %r" % (rule,)
     if not isinstance(rule.get("id", ""), str):
@@ -145,7 +151,10 @@ def _problem_of_names(table: dict[str, Any]) -> str:
 
 
 def problem_of_table(table: Any, templates: bool = True) -> str:
-    """Return what is wrong with a file of rules, empty for a valid one. Without C(templates) its expressions and texts are not parsed."""
+    """Return what is wrong with a file of rules, empty for a valid one.
+
+    Without C(templates) its expressions and texts are not parsed.
+    """
     if (
         not isinstance(table, dict)
         or not isinstance(table.get("host_rules"), list)
@@ -169,9 +178,11 @@ def problem_of_table(table: Any, templates: bool = True) -> str:
 
 
 def published_checks(table: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the checks of a table whose rules have titles, in the order of the report: id, title, checked, stage, required, and applies_to if it has one.
+    """Return the checks of a table whose rules have titles, in the order of the report: id, title,
+    checked, stage, required, and applies_to if it has one.
 
-    First those that are reported only in trouble, then the rules, then what other parts of the collection check (C(other_checks)).
+    First those that are reported only in trouble, then the rules, then what other parts of the
+    collection check (C(other_checks)).
     """
     others = table.get("other_checks", [])
     trouble = [check for check in others if check.get("applies_to") == "trouble"]
@@ -193,7 +204,9 @@ def ids_with(table: dict[str, Any], key: str, value: str | None = None) -> list[
 
 
 def problem_of_facts(more: Any, facts: dict[str, Any]) -> str:
-    """Return what is wrong with a site's compatibility data, which has priority over C(facts); empty if nothing is."""
+    """Return what is wrong with a site's compatibility data, which has priority over C(facts);
+    empty if nothing is.
+    """
     # An empty file adds nothing.
     if more is None:
         return ""
@@ -201,7 +214,10 @@ def problem_of_facts(more: Any, facts: dict[str, Any]) -> str:
 
 
 def _differs(more: dict[Any, Any], facts: dict[Any, Any], where: str) -> str:
-    """Return what is wrong with a dictionary of a site's data. C(where) are the keys that lead to it, with dots."""
+    """Return what is wrong with a dictionary of a site's data.
+
+    C(where) are the keys that lead to it, with dots.
+    """
     for key, value in more.items():
         name = "%s%s" % (where, key)
         if key in facts:
@@ -214,7 +230,10 @@ def _differs(more: dict[Any, Any], facts: dict[Any, Any], where: str) -> str:
 
 
 def _problem_of_unknown_key(key: str, facts: dict[Any, Any], where: str) -> str:
-    """Return what is wrong with a key that the facts do not have. Below the first level most keys are data, and only one with a misspelled name is wrong."""
+    """Return what is wrong with a key that the facts do not have.
+
+    Below the first level most keys are data, and only one with a misspelled name is wrong.
+    """
     close = nearest(key, [other for other in facts if isinstance(other, str)])
     if close:
         return "unknown key %s%s (did you mean %s%s?)" % (where, key, where, close)

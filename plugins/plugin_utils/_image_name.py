@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Derives the content of an image from its name: versions in common notations of tags, for any repository. Text in, data out.
+"""Derives the content of an image from its name: versions in common notations of tags, for any
+repository. Text in, data out.
 
-Only what follows from the name is claimed. A word that is missing, that has no minor version (tf2, py3, cu12), or that contradicts another one says nothing.
+Only what follows from the name is claimed. A word that is missing, that has no minor version (tf2,
+py3, cu12), or that contradicts another one says nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ _WORDS = (
     ("cudnn", re.compile(r"cudnn(\d+(?:\.\d+)*)")),
     ("ubuntu", re.compile(r"ubuntu(\d\d\.\d\d)")),
 )
-# Repositories whose tags begin with the version of the software in their name. NGC's tags begin with a month instead, such as 24.08.
+# Repositories whose tags begin with the version of the software in their name. NGC's tags begin
+# with a month instead, such as 24.08.
 _NAMED_AFTER = {
     "python": "python",
     "cuda": "cuda",
@@ -45,7 +48,8 @@ _NAMED_AFTER = {
 _HIGHEST_MAJOR = {"python": 3, "torch": 9, "tensorflow": 9, "horovod": 9, "cuda": 19}
 # These have their own Python.
 _OWN_PYTHON = re.compile(r"conda|mamba|jupyter|notebook|pyenv|(?:^|[/_-])ray(?:$|[/_-])")
-#: What is known of an image whose name says nothing. Versions are texts, and C(nvcc) is a bool or None.
+#: What is known of an image whose name says nothing. Versions are texts, and C(nvcc) is a bool or
+#: None.
 NOTHING: dict[str, Any] = {
     "python": "",
     "cuda": "",
@@ -85,7 +89,9 @@ def _versions_in_word(word: str) -> list[tuple[str, str]]:
 
 
 def _first_version(last: str, tag: str) -> tuple[str, str]:
-    """Return (name, version) of a tag that begins with the version of what the repository is named after."""
+    """Return (name, version) of a tag that begins with the version of what the repository is named
+    after.
+    """
     first = re.match(r"v?" + _VERSION + r"(?![A-Za-z0-9.])", tag)
     if not first:
         return "", ""
@@ -120,7 +126,9 @@ def _default_python(versions: dict[str, Any], debian: str) -> str:
 
 
 def versions_in_name(repository: str, tag: str) -> dict[str, Any]:
-    """Return versions by the keys of C(NOTHING), and C(nvcc): whether the image has the CUDA compiler; None if unknown."""
+    """Return versions by the keys of C(NOTHING), and C(nvcc): whether the image has the CUDA
+    compiler; None if unknown.
+    """
     found: dict[str, set[str]] = {}
     repository = repository.lower()
     words = [word for word in re.split(r"[-_+]", tag.lower()) if word]
@@ -154,7 +162,8 @@ def _one(values: set[str]) -> str:
 def _nvcc(last: str, words: set[str]) -> bool | None:
     """Return whether an image has the CUDA compiler, None if unknown.
 
-    NVIDIA's tags, which others use too: devel has the compiler, runtime has only the libraries, and NVIDIA's base has neither.
+    NVIDIA's tags, which others use too: devel has the compiler, runtime has only the libraries, and
+    NVIDIA's base has neither.
     """
     devel, without = "devel" in words, "runtime" in words or "base" in words and last == "cuda"
     return None if devel == without else devel

@@ -2,10 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a build of the training image does with its base: (found, requested) -> plan. Pure functions.
+"""What a build of the training image does with its base: (found, requested) -> plan.
 
-The recipe hash covers the requests of the inventory. The decisions here follow from these and the base, so the same recipe on the same base gives the same
-plan. The plan is recorded in labels of the image and is not part of the hash.
+Pure functions.
+
+The recipe hash covers the requests of the inventory. The decisions here follow from these and the
+base, so the same recipe on the same base gives the same plan. The plan is recorded in labels of the
+image and is not part of the hash.
 """
 
 from __future__ import annotations
@@ -97,7 +100,9 @@ class Plan(TypedDict):
 
 
 def dropped_by(section: str, name: str, build_variables: dict[str, Any]) -> str:
-    """Return the build variable with which the user has disabled a part of Horovod, empty if there is none."""
+    """Return the build variable with which the user has disabled a part of Horovod, empty if there
+    is none.
+    """
     if section == "frameworks" or name in ("mpi", "gloo"):
         variable = "HOROVOD_WITHOUT_" + name.upper()
         # Horovod's build compares with 1 and ignores every other value.
@@ -162,7 +167,8 @@ def kept_parts(
 ) -> Parts:
     """Return the parts that are required or that the base's Horovod has.
 
-    A part is kept. It is left out if a build variable disables it, or if the base has lost the framework. It is a problem if it cannot be compiled.
+    A part is kept. It is left out if a build variable disables it, or if the base has lost the
+    framework. It is a problem if it cannot be compiled.
     """
     merged = {section: list(requires.get(section) or []) for section in SECTIONS}
     kept, left, problems = [], [], []
@@ -187,7 +193,9 @@ def kept_parts(
 
 
 def own_nccl(probe: dict[str, Any]) -> str:
-    """Return why the base's NCCL header does not fit its CUDA compiler; empty if it fits, or if only apt's package could show it."""
+    """Return why the base's NCCL header does not fit its CUDA compiler; empty if it fits, or if
+    only apt's package could show it.
+    """
     build = NcclBuild.parse(probe["packages"].get("libnccl-dev") or "")
     cuda = probe["versions"]["cuda"] or ""
     if build and cuda and str(build.cuda_major) != cuda.partition(".")[0]:
@@ -258,8 +266,9 @@ def nccl_plan(
 ) -> NcclPlan:
     """Return what becomes of NCCL.
 
-    C(source) is what vendor_source returns for the image's distribution. One is installed without being requested only where NCCL is required, Horovod is
-    compiled (C(wants_nccl)), and the base has none that fits.
+    C(source) is what vendor_source returns for the image's distribution. One is installed without
+    being requested only where NCCL is required, Horovod is compiled (C(wants_nccl)), and the base
+    has none that fits.
     """
     version = requested["nccl_version"]
     plan: NcclPlan = {"version": version, "vendor": False, "why": "", "problems": []}
@@ -285,7 +294,8 @@ def hosts_behind(
 ) -> list[str]:
     """Return the hosts whose image differs from the head's.
 
-    C(images) are pairs of a host and what image_info returned of its image, C(image) is that of the head.
+    C(images) are pairs of a host and what image_info returned of its image, C(image) is that of the
+    head.
     """
     return [
         host
@@ -299,8 +309,10 @@ def image_problem(
 ) -> str:
     """Return what is wrong with the image of a host, with what to do, or an empty text.
 
-    C(image) and C(head_image) are what image_info returned of the host and of the head, C(recipe) that of the inventory, C(hosts) their names as C(own) and
-    C(head). The recipe and the recorded layers decide which of two images is the wrong one: a host is not at fault because the head's image was replaced.
+    C(image) and C(head_image) are what image_info returned of the host and of the head, C(recipe)
+    that of the inventory, C(hosts) their names as C(own) and C(head). The recipe and the recorded
+    layers decide which of two images is the wrong one: a host is not at fault because the head's
+    image was replaced.
     """
     own, head = hosts["own"], hosts["head"]
     if not image["present"]:
@@ -332,7 +344,8 @@ def image_problem(
 def image_is_everywhere(engines: list[dict[str, Any]], name: str, recipe: str) -> bool:
     """Return whether all hosts have the same intact image of this name and recipe.
 
-    C(engines) has what docker_engine_info returned of each host. One that has read no images, or has lost them since, counts as without the image.
+    C(engines) has what docker_engine_info returned of each host. One that has read no images, or
+    has lost them since, counts as without the image.
     """
     layers = []
     for engine in engines:
@@ -374,8 +387,9 @@ def image_plan(
 ) -> Plan:
     """Return the plan of a build on a base.
 
-    C(horovod) is what horovod_build_info returned of it. C(probe) is what step C(probe) of the recipe returned, empty where nothing is compiled or pinned.
-    C(source) is NVIDIA's repository for the base, as vendor_source returns it.
+    C(horovod) is what horovod_build_info returned of it. C(probe) is what step C(probe) of the
+    recipe returned, empty where nothing is compiled or pinned. C(source) is NVIDIA's repository for
+    the base, as vendor_source returns it.
     """
     requires = {section: list(requested["requires"].get(section) or []) for section in SECTIONS}
     parts: Parts = {"requires": requires, "kept": [], "left": [], "problems": []}
@@ -435,8 +449,8 @@ def decide_image_plan(
 ) -> PlanWithSource:
     """As image_plan, with the compatibility data of the collection and of a file of the site.
 
-    C(probe) is empty if no build has to be planned. C(vendor) has C(cuda_url), C(keyring_checksum) and C(cuda_fingerprint) of the inventory, where it sets
-    them.
+    C(probe) is empty if no build has to be planned. C(vendor) has C(cuda_url), C(keyring_checksum)
+    and C(cuda_fingerprint) of the inventory, where it sets them.
     """
     given = vendor or {}
     fingerprint = (given.get("cuda_fingerprint") or CUDA_FINGERPRINT).upper()

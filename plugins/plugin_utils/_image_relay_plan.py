@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan of role image_relay: the site's registry with its rights, the images to relay, and what the hosts get. Pure functions."""
+"""Plan of role image_relay: the site's registry with its rights, the images to relay, and what the
+hosts get. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +66,13 @@ CATALOGUE, PROFILE = "/etc/trainyard/images.json", "/etc/profile.d/trainyard-reg
 PLAIN_CONF = "/etc/containers/registries.conf.d/trainyard-registry.conf"
 CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 SYSTEMD = "/etc/systemd/system"
-# Only its user and root can enter the folder, so nobody else on the host reaches the registry behind nginx.
+# Only its user and root can enter the folder, so nobody else on the host reaches the registry
+# behind nginx.
 RUN, USER = "/run/trainyard-image-registry", "docker-registry"
 SOCKET = RUN + "/registry.sock"
 PROXY_RUN = "/run/trainyard-image-proxy"
-# Where people list their own repositories if images are private, and how other reading is refused. roles/job_container/files/_registry.py has both, too.
+# Where people list their own repositories if images are private, and how other reading is refused.
+# roles/job_container/files/_registry.py has both, too.
 OWN, PRIVATE = "/own", "images of other groups are private"
 DENIED = '{"errors":[{"code":"DENIED","message":"%s"}]}'
 SERVICES = ("trainyard-image-registry.service", "trainyard-image-proxy.service")
@@ -80,16 +84,20 @@ RELAY = "trainyard-relay"
 TOOLS, SERVERS = ("skopeo", "buildah", "ca-certificates"), ("docker-registry", "nginx", "openssl")
 # Services that the packages would start, with rules of their own.
 PACKAGED = {"docker-registry": "docker-registry.service", "nginx": "nginx.service"}
-# Of an image that is completed: what is added if it is missing. A change makes new images of all of them.
+# Of an image that is completed: what is added if it is missing. A change makes new images of all of
+# them.
 RECIPE = {"version": 1, "adds": ["openssh-server", "sudo", "ipykernel"]}
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 GIB = 1 << 30
 
 
 class Requested(TypedDict):
-    """The requested registry: C(__image_relay_wanted) of the role. Sizes are in GiB, and C(programs) are contents by name.
+    """The requested registry: C(__image_relay_wanted) of the role.
 
-    C(people) are IDs by name, C(users) as C(shared_storage_users) and C(accounts) as C(slurm_accounts). C(registry) is empty if the role installs one.
+    Sizes are in GiB, and C(programs) are contents by name.
+
+    C(people) are IDs by name, C(users) as C(shared_storage_users) and C(accounts) as
+    C(slurm_accounts). C(registry) is empty if the role installs one.
     """
 
     host: str
@@ -118,7 +126,10 @@ class Requested(TypedDict):
 
 
 class Record(TypedDict, total=False):
-    """What a host had before, and the folders and names that the role has used. C(masked) are units of packages that the role has kept from starting."""
+    """What a host had before, and the folders and names that the role has used.
+
+    C(masked) are units of packages that the role has kept from starting.
+    """
 
     storage: list[str]
     registries: list[str]
@@ -134,7 +145,9 @@ class Certificate(TypedDict, total=False):
 
 
 class Request(TypedDict):
-    """An image as module image_relay_info reads it: its name, its source, whether that is an archive, and the name of its copy."""
+    """An image as module image_relay_info reads it: its name, its source, whether that is an
+    archive, and the name of its copy.
+    """
 
     name: str
     source: str
@@ -143,7 +156,9 @@ class Request(TypedDict):
 
 
 class Relayed(TypedDict):
-    """An image to relay: C(what) is copy, complete or record, C(digest) that of the source, and C(recipe) the checksum of the additions."""
+    """An image to relay: C(what) is copy, complete or record, C(digest) that of the source, and
+    C(recipe) the checksum of the additions.
+    """
 
     name: str
     what: str
@@ -170,7 +185,9 @@ class ServerPlan(TypedDict):
 
 
 class ImagesPlan(TypedDict):
-    """The images to relay, what is wrong with others, which stay although their source does not answer, and the text of the catalogue."""
+    """The images to relay, what is wrong with others, which stay although their source does not
+    answer, and the text of the catalogue.
+    """
 
     todo: list[Relayed]
     problems: list[str]
@@ -188,7 +205,9 @@ class ClientPlan(TypedDict):
 
 
 class Former(TypedDict):
-    """What a host has of a registry that is no longer configured there: units, paths to remove, and folders of images."""
+    """What a host has of a registry that is no longer configured there: units, paths to remove, and
+    folders of images.
+    """
 
     units: list[str]
     absent: list[str]
@@ -196,7 +215,9 @@ class Former(TypedDict):
 
 
 class Removal(TypedDict):
-    """What teardown removes: paths, after the packages folders that are empty then, links that mask units, folders of images, and units."""
+    """What teardown removes: paths, after the packages folders that are empty then, links that mask
+    units, folders of images, and units.
+    """
 
     placed: bool
     absent: list[str]
@@ -246,7 +267,9 @@ def _quoted(text: str) -> str:
 
 
 def readers(requested: Requested) -> dict[str, list[str]]:
-    """Return who may read the images of each person: the members of a group or of an account of Slurm that the person belongs to."""
+    """Return who may read the images of each person: the members of a group or of an account of
+    Slurm that the person belongs to.
+    """
     circles = [set(entry.get("members") or []) for entry in requested["accounts"]]
     by_group: dict[str, set[str]] = {}
     for user in requested["users"]:
@@ -268,8 +291,8 @@ def _one_of(names: Iterable[str]) -> str:
 def _private_rules(requested: Requested) -> list[str]:
     """Return the lines of nginx's map that decide who reads, if images of people are private.
 
-    The registry would link a layer of another repository into the own one (mount=, from=), which is reading, too. What is written in an unusual way in such
-    a request is refused.
+    The registry would link a layer of another repository into the own one (mount=, from=), which is
+    reading, too. What is written in an unusual way in such a request is refused.
     """
     readable: dict[str, list[str]] = {name: [] for name in requested["people"]}
     of_person = readers(requested)
@@ -301,7 +324,10 @@ def _private_rules(requested: Requested) -> list[str]:
 
 
 def _own_location(requested: Requested) -> list[str]:
-    """Return the location that lists a person's own repositories. The registry's own list has the names of all people's."""
+    """Return the location that lists a person's own repositories.
+
+    The registry's own list has the names of all people's.
+    """
     return [
         "    location %s/ {" % OWN,
         "      if ($trainyard_refused) { return 403 '%s'; }"
@@ -343,10 +369,13 @@ def registry_config(requested: Requested) -> str:
 
 
 def proxy_config(requested: Requested, checksum: str) -> str:
-    """Return nginx's configuration. It is the only way to the registry, and decides who may write where.
+    """Return nginx's configuration.
 
-    The rules read the request as the registry gets it, so a path that two programs could read in two ways is refused. The checksum of the site's certificate is
-    in it, so that a renewed certificate is a change.
+    It is the only way to the registry, and decides who may write where.
+
+    The rules read the request as the registry gets it, so a path that two programs could read in
+    two ways is refused. The checksum of the site's certificate is in it, so that a renewed
+    certificate is a change.
     """
     certificate, key = (
         (requested["certificate"], requested["key"])
@@ -453,10 +482,12 @@ def _unit(description: str, *lines: str) -> str:
 
 
 def _note_loaded(directive: str, unit: str, run: str, *paths: str) -> str:
-    """Return the line of a unit that writes the checksums of what the service is about to load, for module image_relay_info.
+    """Return the line of a unit that writes the checksums of what the service is about to load, for
+    module image_relay_info.
 
-    Otherwise, a restart that is due would be lost if the run stops before it. The user of the service writes the file, because root must not write into the
-    folder of another user. A certificate of the site has its checksum in nginx.conf, so the role's own may be missing.
+    Otherwise, a restart that is due would be lost if the run stops before it. The user of the
+    service writes the file, because root must not write into the folder of another user. A
+    certificate of the site has its checksum in nginx.conf, so the role's own may be missing.
     """
     return "%s=-/bin/sh -c 'sha256sum %s > %s/loaded 2> /dev/null'" % (
         directive,
@@ -550,7 +581,10 @@ def units(requested: Requested) -> dict[str, str]:
 
 
 def settings(requested: Requested) -> dict[str, Any]:
-    """Return what the programs on the registry's host know. The tags of C(images) never are too old, whether or not they were relayed already."""
+    """Return what the programs on the registry's host know.
+
+    The tags of C(images) never are too old, whether or not they were relayed already.
+    """
     return {
         "storage": requested["storage"],
         "folder": requested["folder"],
@@ -568,7 +602,9 @@ def settings(requested: Requested) -> dict[str, Any]:
 
 
 def policy(requested: Requested) -> str:
-    """Return the policy of the relay's own copies: the registries of its images and files, whatever the host's own policy is."""
+    """Return the policy of the relay's own copies: the registries of its images and files, whatever
+    the host's own policy is.
+    """
     accept = [{"type": "insecureAcceptAnything"}]
     return (
         json.dumps(
@@ -651,7 +687,9 @@ def server_files(requested: Requested, checksum: str) -> list[ManagedFile]:
 
 
 def record_of(found: dict[str, Any], requested: Requested, packages: list[str]) -> Record:
-    """Return the undo record of the registry's host: what it had, and the folders and names that the role has used."""
+    """Return the undo record of the registry's host: what it had, and the folders and names that
+    the role has used.
+    """
     former: Record = found["record"]
     # Units that the packages would start. The site may have the package, or the mask.
     masked = {
@@ -746,7 +784,9 @@ def input_problems(requested: Requested) -> list[str]:
 
 
 def certificate_names(requested: Requested) -> Certificate:
-    """Return the names and addresses of the certificate that the role creates, empty if it creates none."""
+    """Return the names and addresses of the certificate that the role creates, empty if it creates
+    none.
+    """
     if requested["registry"] or requested["certificate"]:
         return {}
     found = [requested["address"]] + [
@@ -772,11 +812,13 @@ def numbers(requested: Requested) -> Requested:
 def host_plan(found: dict[str, Any], requested: Requested) -> ServerPlan:
     """Return the plan of the registry's host, and what is wrong before anything changes.
 
-    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role image_relay makes it from its variables.
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role
+    image_relay makes it from its variables.
 
-    Returns C(packages), C(lacks_packages), C(masked), links that keep services of packages from starting, C(files), the undo C(record) and its C(record_text),
-    C(problems) with the variable and what to do, C(registry), how names of images in it begin, C(certificate), C(names) and C(addresses) for
-    M(trainyard.gpu.own_certificate), empty if the site has one, and the C(images).
+    Returns C(packages), C(lacks_packages), C(masked), links that keep services of packages from
+    starting, C(files), the undo C(record) and its C(record_text), C(problems) with the variable and
+    what to do, C(registry), how names of images in it begin, C(certificate), C(names) and
+    C(addresses) for M(trainyard.gpu.own_certificate), empty if the site has one, and the C(images).
     """
     requested = numbers(requested)
     packages = list(TOOLS if requested["registry"] else TOOLS + SERVERS)
@@ -815,7 +857,8 @@ def image_state(
     if source["error"] or there["error"]:
         return "", source["error"] or there["error"]
     if is_ours and former["source_digest"] == source["digest"]:
-        # The same content from another source: the catalogue has to name it, and a later run in which it does not answer has to know it.
+        # The same content from another source: the catalogue has to name it, and a later run in
+        # which it does not answer has to know it.
         return ("" if former["source"] == asked else "record"), ""
     if not recipe and there["digest"] and there["digest"] == source["digest"]:
         return "record", ""
@@ -836,13 +879,17 @@ def requests(requested: Requested) -> list[Request]:
 
 
 def images_plan(found: dict[str, Any], requested: Requested) -> ImagesPlan:
-    """Compare the digests of images at their sources and in the registry. Return which of them to copy or to complete.
+    """Compare the digests of images at their sources and in the registry.
 
-    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role image_relay makes it from its variables. It has C(images) and
-    C(relayed). Returns C(todo), whose C(what) is copy, complete or record, C(problems), C(kept), relayed images whose source does not answer now, and the
-    C(catalogue).
+    Return which of them to copy or to complete.
 
-    A source that does not answer is a problem only if the image is not there yet, so that a site can give up its internet access later.
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role
+    image_relay makes it from its variables. It has C(images) and C(relayed). Returns C(todo), whose
+    C(what) is copy, complete or record, C(problems), C(kept), relayed images whose source does not
+    answer now, and the C(catalogue).
+
+    A source that does not answer is a problem only if the image is not there yet, so that a site
+    can give up its internet access later.
     """
     todo: list[Relayed] = []
     texts: list[str] = []
@@ -904,7 +951,9 @@ CATALOGUED = (
 
 
 def catalogue(found: dict[str, Any], requested: Requested, todo: list[Relayed]) -> str:
-    """Return the catalogue of approved images: those that are there, and the names of those that this run will relay."""
+    """Return the catalogue of approved images: those that are there, and the names of those that
+    this run will relay.
+    """
     coming = {entry["name"] for entry in todo}
     entries = []
     for image in requested["images"]:
@@ -921,7 +970,8 @@ def catalogue(found: dict[str, Any], requested: Requested, todo: list[Relayed]) 
 
 # --- all hosts --------------------------------------------------------------------------------------------------------------
 
-# After su, the folder is missing or somebody else's. The mark tells that nothing has changed, so that Python is not started in each shell.
+# After su, the folder is missing or somebody else's. The mark tells that nothing has changed, so
+# that Python is not started in each shell.
 PROFILE_TEXT = (
     HEADING
     + """# The login for the registry of images, where podman, skopeo and buildah look for it. Logins for other registries stay.
@@ -945,12 +995,15 @@ def login_document(registry: str, auth: str) -> str:
 
 
 def client_plan(found: dict[str, Any], requested: Requested, access: Access) -> ClientPlan:
-    """Return what each host of the cluster gets: the certificate of the registry and the logins of people.
+    """Return what each host of the cluster gets: the certificate of the registry and the logins of
+    people.
 
-    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role image_relay makes it from its variables.
-    C(access): C(ca), the certificate of the authority, and C(logins) by name, as M(trainyard.gpu.image_relay_logins) returns them.
+    C(found) is a result of M(trainyard.gpu.image_relay_info), C(requested) the request, as role
+    image_relay makes it from its variables. C(access): C(ca), the certificate of the authority, and
+    C(logins) by name, as M(trainyard.gpu.image_relay_logins) returns them.
 
-    Returns C(files) and secret C(logins) for M(trainyard.gpu.managed_files), C(absent) paths, and the undo C(record) of a host without the registry.
+    Returns C(files) and secret C(logins) for M(trainyard.gpu.managed_files), C(absent) paths, and
+    the undo C(record) of a host without the registry.
     """
     requested = numbers(requested)
     registry = registry_name(requested)
@@ -1013,7 +1066,10 @@ def client_plan(found: dict[str, Any], requested: Requested, access: Access) -> 
 
 
 def _untrusted(found: dict[str, Any], requested: Requested) -> list[Difference]:
-    """Return the folders of certificates that lack the registry's authority. A certificate of the site may be trusted already."""
+    """Return the folders of certificates that lack the registry's authority.
+
+    A certificate of the site may be trusted already.
+    """
     if requested["registry"] or requested["certificate"]:
         return []
     paths = ["%s/%s/ca.crt" % (base, registry_name(requested)) for base in CERTIFICATES]
@@ -1037,7 +1093,10 @@ def _other_logins(found: dict[str, Any], requested: Requested) -> list[Differenc
 
 
 def _of_registry_host(requested: Requested, now: dict[str, Any]) -> list[Difference]:
-    """Return how the registry's host differs. C(now) is what it has, and the paths of files that differ."""
+    """Return how the registry's host differs.
+
+    C(now) is what it has, and the paths of files that differ.
+    """
     server, plan = now["server"], host_plan(now["server"], requested)
     differences = [difference(name, "installed", "absent") for name in plan["lacks_packages"]]
     differences += [difference(path, "as planned", "differs") for path in now["changed_paths"]]
@@ -1062,7 +1121,9 @@ def _of_registry_host(requested: Requested, now: dict[str, Any]) -> list[Differe
 def drift(
     found: dict[str, Any], requested: Requested, now: dict[str, Any], host: str
 ) -> list[Difference]:
-    """Return how a host differs from its plan, each with C(what), C(asked) and C(found). No registry is asked: a newer image outside is no difference.
+    """Return how a host differs from its plan, each with C(what), C(asked) and C(found).
+
+    No registry is asked: a newer image outside is no difference.
 
     C(now) is empty, or what the registry's host has and the paths of files that differ.
     """
@@ -1093,7 +1154,10 @@ def _tls_files() -> list[str]:
 
 
 def _units_of(found: dict[str, Any]) -> list[str]:
-    """Return the units of a host in the order in which they are stopped. A removal of old tags that is running would start the registry again."""
+    """Return the units of a host in the order in which they are stopped.
+
+    A removal of old tags that is running would start the registry again.
+    """
     return [name for name in TIMERS + ONESHOTS + SERVICES[::-1] if name in found["units"]]
 
 
@@ -1104,10 +1168,13 @@ def _unit_files() -> list[str]:
 
 
 def former_registry(found: dict[str, Any], requested: Requested, host: str) -> Former:
-    """Return what a host has of a registry that is no longer configured there. The units go last: they tell that something is left.
+    """Return what a host has of a registry that is no longer configured there.
 
-    Returns C(units) to stop, C(absent), paths to remove, folders only if they are empty, and C(storage), folders in which images stay. All are empty if nothing
-    is left. Images, packages and the undo record are not in it.
+    The units go last: they tell that something is left.
+
+    Returns C(units) to stop, C(absent), paths to remove, folders only if they are empty, and
+    C(storage), folders in which images stay. All are empty if nothing is left. Images, packages and
+    the undo record are not in it.
     """
     is_planned = host == requested["host"] and not requested["registry"]
     if is_planned or not _units_of(found):
@@ -1123,8 +1190,10 @@ def former_registry(found: dict[str, Any], requested: Requested, host: str) -> F
 
 
 def removal(found: dict[str, Any]) -> Removal:
-    """Return what a host has of the role: whether anything is C(placed), C(units) to stop, C(absent), paths to remove, folders only if they are empty,
-    C(empty), files and folders of packages, to remove after the packages, C(unmask), links that mask services, and C(storage), folders of registries.
+    """Return what a host has of the role: whether anything is C(placed), C(units) to stop,
+    C(absent), paths to remove, folders only if they are empty, C(empty), files and folders of
+    packages, to remove after the packages, C(unmask), links that mask services, and C(storage),
+    folders of registries.
     """
     record = found["record"]
     absent = ["%s/%s" % (PEOPLE, name) for name in found["people"]] + [

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kernel modules, packages and files for the InfiniBand and RoCE adapters of a host. Pure functions."""
+"""Kernel modules, packages and files for the InfiniBand and RoCE adapters of a host.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ _NOTHING: dict[str, Any] = {
 
 
 class Port(TypedDict):
-    """A port as the role's facts have it. C(rate_gb_s) is in Gb/s, and C(gid_index) the one for NCCL. What could not be read is None."""
+    """A port as the role's facts have it.
+
+    C(rate_gb_s) is in Gb/s, and C(gid_index) the one for NCCL. What could not be read is None.
+    """
 
     device: str
     port: int
@@ -39,10 +45,13 @@ class Port(TypedDict):
 
 
 class Plan(TypedDict):
-    """What a host gets. C(kernel_modules) are those to read, C(modules) those to load at boot, and C(unloaded) those to load now.
+    """What a host gets.
 
-    C(lacking) are modules that the kernel does not have, C(own_paths) files of the role that the host has, and C(keeps_names) tells whether the rule for
-    names of devices is written.
+    C(kernel_modules) are those to read, C(modules) those to load at boot, and C(unloaded) those to
+    load now.
+
+    C(lacking) are modules that the kernel does not have, C(own_paths) files of the role that the
+    host has, and C(keeps_names) tells whether the rule for names of devices is written.
     """
 
     kernel_modules: list[str]
@@ -119,15 +128,20 @@ def infiniband_plan(
     names_rule: str,
     persistent_names: bool,
 ) -> Plan:
-    """Plan the kernel modules, packages and files that the InfiniBand and RoCE adapters of a host need.
+    """Plan the kernel modules, packages and files that the InfiniBand and RoCE adapters of a host
+    need.
 
-    C(found) is a result of M(trainyard.gpu.infiniband_info). It is empty before the host is read, and then only C(kernel_modules) is of use. C(packages) are
-    not needed if the vendor's OFED is installed. C(placed_paths) are files that the role may have written. C(names_file) is the one of them that replaces a
-    rule of rdma-core, and may be the user's; C(names_rule) is its content. C(persistent_names): devices are named by their place on the PCI bus.
+    C(found) is a result of M(trainyard.gpu.infiniband_info). It is empty before the host is read,
+    and then only C(kernel_modules) is of use. C(packages) are not needed if the vendor's OFED is
+    installed. C(placed_paths) are files that the role may have written. C(names_file) is the one of
+    them that replaces a rule of rdma-core, and may be the user's; C(names_rule) is its content.
+    C(persistent_names): devices are named by their place on the PCI bus.
 
-    Returns C(kernel_modules) whose state the plan needs, C(missing_packages), C(modules) to load at boot, C(lacking), those that the kernel does not have,
-    C(unloaded), those to load now, C(own_paths), existing files of the role, C(keeps_names), whether C(names_file) is written, C(ports) with C(device),
-    C(port), C(transport), C(state), C(rate_gb_s), C(netdev) and C(gid_index), and C(summary), sentences.
+    Returns C(kernel_modules) whose state the plan needs, C(missing_packages), C(modules) to load at
+    boot, C(lacking), those that the kernel does not have, C(unloaded), those to load now,
+    C(own_paths), existing files of the role, C(keeps_names), whether C(names_file) is written,
+    C(ports) with C(device), C(port), C(transport), C(state), C(rate_gb_s), C(netdev) and
+    C(gid_index), and C(summary), sentences.
     """
     read = dict(_NOTHING, **{name: value for name, value in found.items() if value})
     ofed, files, states = read["ofed"], read["files"], read["kernel_modules"]
@@ -140,7 +154,8 @@ def infiniband_plan(
     lacking = _in_state("missing", states, needed)
     # The file has the name of rdma-core's rule, so it may be the user's.
     own_names = files.get(names_file) == hashlib.sha256(names_rule.encode("utf-8")).hexdigest()
-    # Existing device names are kept: the rule is written only if this role installs rdma-core or wrote the rule before.
+    # Existing device names are kept: the rule is written only if this role installs rdma-core or
+    # wrote the rule before.
     may_write = own_names or "rdma-core" in missing and names_file not in files
     foreign = "" if own_names else names_file
     ports = _ports(read["devices"])

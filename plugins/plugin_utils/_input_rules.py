@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rules for variables that argument_specs cannot express: ranges, patterns, and rules across variables and hosts.
+"""Rules for variables that argument_specs cannot express: ranges, patterns, and rules across
+variables and hosts.
 
-A role writes them as data in C(meta/input_rules.yml). All are judged for all hosts before anything is changed::
+A role writes them as data in C(meta/input_rules.yml). All are judged for all hosts before anything
+is changed::
 
     ---
     input_rules:
@@ -24,8 +26,8 @@ A role writes them as data in C(meta/input_rules.yml). All are judged for all ho
         allowed: empty where training_image_base is set
         fix: set one of the two
 
-Keys of a rule. C(variable), a name or a list of names, and exactly one kind are required. Every text of every variable is one line without control
-characters, unless a rule says C(multiline).
+Keys of a rule. C(variable), a name or a list of names, and exactly one kind are required. Every
+text of every variable is one line without control characters, unless a rule says C(multiline).
 
 - C(range: [low, high])   a number within these, both included; null leaves a side open
 - C(number: [low, high])  the same of a number that may be written as text, in dictionaries whose keys are free
@@ -82,8 +84,8 @@ characters, unless a rule says C(multiline).
 - C(severity: warn)       default is block
 - C(allowed), C(fix)      what is said; required for C(pattern) and C(that), otherwise made from the rule; C(allowed) may be a template without variables
 
-Expressions can use the variables of all roles with their defaults, and the inventory variables of the host, but no facts of
-the host.
+Expressions can use the variables of all roles with their defaults, and the inventory variables of
+the host, but no facts of the host.
 """
 
 from __future__ import annotations
@@ -138,11 +140,13 @@ class RuleError(ValueError):
     """A rule that cannot be evaluated; the message names the role, the variable and the error."""
 
 
-#: A row of a role's rules with the keys of the table above, and after parse_rules also C(kind) and C(words).
+#: A row of a role's rules with the keys of the table above, and after parse_rules also C(kind) and
+#: C(words).
 Rule = dict[str, Any]
 #: Values of variables by name.
 Variables = dict[str, Any]
-#: (label, value) of what a rule judges. The label is the path behind the variable's name, such as [0].path.
+#: (label, value) of what a rule judges. The label is the path behind the variable's name, such as
+#: [0].path.
 Entry = tuple[str, Any]
 #: The truth of a Jinja expression on a host, with what C(item) is in it.
 Evaluate = Callable[[str, str, Any], Any]
@@ -179,7 +183,8 @@ _PATHS: dict[str, Callable[[Any], bool]] = {
     "any": kinds.is_absolute,
     "plain_any": lambda value: kinds.is_plain_path(value, root=True),
 }
-#: Kinds whose values are good or not, whatever the host. The second value is what the rule has for the kind.
+#: Kinds whose values are good or not, whatever the host. The second value is what the rule has for
+#: the kind.
 _GOOD: dict[str, Callable[[Any, Any], bool]] = {
     "range": _in_range,
     "number": _is_number,
@@ -244,7 +249,8 @@ _NEED_WORDS = ("pattern", "that", "faults")
 def parse_rules(data: object, role: str, options: Collection[str]) -> list[Rule]:
     """Return the validated rules of a role. A misspelt rule must not count as met.
 
-    C(data) is what input_rules.yml has, and C(options) are the names in the role's argument_specs. Errors are of RuleError.
+    C(data) is what input_rules.yml has, and C(options) are the names in the role's argument_specs.
+    Errors are of RuleError.
     """
     rows = data.get("input_rules") if isinstance(data, dict) and len(data) == 1 else None
     if not isinstance(rows, list):
@@ -298,7 +304,10 @@ def _fault_of_rule(row: Rule, options: Collection[str]) -> str:
 
 
 def parse_options(data: Any, role: str, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return (kinds of options, other names of options) of a file in a role's meta, checked. Errors are of RuleError."""
+    """Return (kinds of options, other names of options) of a file in a role's meta, checked.
+
+    Errors are of RuleError.
+    """
     try:
         known: dict[str, Any] = data[name]
         others: dict[str, str] = data["other_names"]
@@ -321,7 +330,8 @@ def parse_options(data: Any, role: str, name: str) -> tuple[dict[str, Any], dict
 def select(value: object, path: str) -> list[Entry]:
     """Return (label, value) of everything that the rest of a variable path selects.
 
-    '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path where it has no target, C(.*) all of a dictionary's values.
+    '' is the value itself, C([].path) each entry's path, C([].target|path) its target, or its path
+    where it has no target, C(.*) all of a dictionary's values.
     """
     found: list[Entry] = [("", value)]
     for step in re.findall(r"\[\]|\.[^.\[]+", path):
@@ -491,13 +501,17 @@ def texts_of_many_lines(rules: list[Rule]) -> set[str]:
 
 
 def may_have_lines(path: str, those: Collection[str]) -> bool:
-    """Return whether a text at a path, such as mounts[0].environment.A, is among C(those) that texts_of_many_lines returns."""
+    """Return whether a text at a path, such as mounts[0].environment.A, is among C(those) that
+    texts_of_many_lines returns.
+    """
     path = re.sub(r"\[[0-9]+\]", "[]", path)
     return path in those or path.rpartition(".")[0] + ".*" in those
 
 
 def foreign_keys(rules: list[Rule]) -> dict[str, dict[str, str]]:
-    """Return {path: {key: what to do}} of the keys that other collections have where these rules are."""
+    """Return {path: {key: what to do}} of the keys that other collections have where these rules
+    are.
+    """
     return {rule["variable"]: rule["foreign_keys"] for rule in rules if "foreign_keys" in rule}
 
 
@@ -545,7 +559,9 @@ def reveal_at(path: str, value: Any, paths: Mapping[str, Callable[[Any], Any]]) 
 
 
 def _likely(rule: Rule, source: str, value: object, reveal: Callable[[Any], str]) -> str:
-    """Return the advice for a path that is valid in another spelling, or for a misspelt option; '' for any other value."""
+    """Return the advice for a path that is valid in another spelling, or for a misspelt option; ''
+    for any other value.
+    """
     kind = rule["kind"]
     if kind == "nfs_option" and isinstance(value, str):
         near = kinds.nearest_option(value, rule[kind])
@@ -567,10 +583,11 @@ _MOST = 400
 
 
 def _messages(answer: Any, value: Any, base: str) -> list[Entry]:
-    """Return (rest of the label, (value, what was found, what to do)) of what a rule's function says about a value.
+    """Return (rest of the label, (value, what was found, what to do)) of what a rule's function
+    says about a value.
 
-    C(answer) is a list of texts, or of dictionaries with a name. A sentence with a semicolon is a finding of its own, and names are one together. True is for
-    a value that cannot be judged.
+    C(answer) is a list of texts, or of dictionaries with a name. A sentence with a semicolon is a
+    finding of its own, and names are one together. True is for a value that cannot be judged.
     """
     if answer is True or answer == []:
         return []
@@ -592,7 +609,9 @@ def _text_of(part: Any) -> str:
 
 
 def _message(sentence: str, value: Any) -> Entry:
-    """Return (rest of the label, (value, what was found, what to do)) of a sentence, which may begin with a key of the value."""
+    """Return (rest of the label, (value, what was found, what to do)) of a sentence, which may
+    begin with a key of the value.
+    """
     said, dummy, advice = sentence.partition("; ")
     key = re.match("'([^']+)' ", said)
     if key and isinstance(value, dict) and key.group(1) in value:
@@ -601,7 +620,11 @@ def _message(sentence: str, value: Any) -> Entry:
 
 
 def _found_and_fix(shown: str, said: str, advice: str, fix: str) -> tuple[str, str]:
-    """Return what was found and what to do. C(said) is a sentence if it has C(advice) of its own, else the names that are wrong in what is C(shown)."""
+    """Return what was found and what to do.
+
+    C(said) is a sentence if it has C(advice) of its own, else the names that are wrong in what is
+    C(shown).
+    """
     # A secret is not shown in what is said about it either.
     if not said or shown == HIDDEN:
         return shown, show(advice, _MOST) if advice else fix
@@ -666,9 +689,11 @@ def _advice(rule: Rule, base: str, label: str, value: object) -> str:
 class About(NamedTuple):
     """What is known about the hosts and their variables besides the values.
 
-    C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not known. C(groups) are those of the inventory.
-    C(unsteady(host, variable)) tells whether a value may be another one each time, as one made of the time is: it is not compared.
-    C(given(host, variable)) tells whether the inventory sets it: defaults that differ are made of another variable that does.
+    C(key(host, variable)) is the same for hosts whose values are the same, or None if that is not
+    known. C(groups) are those of the inventory. C(unsteady(host, variable)) tells whether a value
+    may be another one each time, as one made of the time is: it is not compared. C(given(host,
+    variable)) tells whether the inventory sets it: defaults that differ are made of another
+    variable that does.
     """
 
     key: Callable[[str, str], object] = lambda host, name: None
@@ -730,7 +755,10 @@ class _Judge:
         return rule["kind"] != "same" or not self._about.unsteady(host, base)
 
     def _new_findings(self, rule: Rule, host: str, base: str, wrong: list[Entry]) -> list[Finding]:
-        """Return the findings about values. Rejected values are not reported again, as a whole or in part."""
+        """Return the findings about values.
+
+        Rejected values are not reported again, as a whole or in part.
+        """
         found = []
         before = self._blamed.setdefault((host, base), set())
         # A function may say several things about one value.
@@ -765,8 +793,9 @@ def judge_rules(
 ) -> list[Finding]:
     """Return the findings of rules.
 
-    C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is not judged again.
-    C(evaluate(host, expression, item)) gives the truth of a Jinja expression. C(reveal(host, label, value)) is what may be shown of a value.
+    C(values) is {host: {variable: value}}; a variable that is missing was found wrong before and is
+    not judged again. C(evaluate(host, expression, item)) gives the truth of a Jinja expression.
+    C(reveal(host, label, value)) is what may be shown of a value.
     """
     judge = _Judge(values, evaluate, reveal, about or About())
     return [found for rule in rules for found in judge.findings(rule)]
@@ -776,7 +805,9 @@ _SHOWN = 4
 
 
 def _differing(found: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    """Return (host, label, value) of values that should be the same; for dictionaries the keys that differ."""
+    """Return (host, label, value) of values that should be the same; for dictionaries the keys that
+    differ.
+    """
     values = [value for dummy, dummy, value in found]
     if not all(isinstance(value, dict) for value in values):
         return found
@@ -810,7 +841,9 @@ def _folders_of(tree: dict[str, Any], owners: list[dict[str, Any]]) -> list[str]
 
 
 def _beside(target: Any, share: Any) -> bool:
-    """Return whether a container can have a mount at a target, in addition to the collection's folder and the first folder of the share's path."""
+    """Return whether a container can have a mount at a target, in addition to the collection's
+    folder and the first folder of the share's path.
+    """
     if not kinds.is_path(target):
         return True
     ours = "/etc/trainyard"
@@ -829,7 +862,9 @@ Seen = dict[str, tuple[str, str, Any]]
 
 
 class _Context(NamedTuple):
-    """What a value is judged with: the host, its variables, and all entries that the rule selects there."""
+    """What a value is judged with: the host, its variables, and all entries that the rule selects
+    there.
+    """
 
     host: str
     variables: Variables
@@ -943,7 +978,10 @@ _PARTS: dict[str, Callable[[str, Any, Rule, _Context], list[Entry]]] = {
 
 
 def _repeated(rule: Rule, context: _Context, entries: list[Entry]) -> list[Entry]:
-    """Return the entries of a rule of kind unique that are not. All are remembered for the other hosts."""
+    """Return the entries of a rule of kind unique that are not.
+
+    All are remembered for the other hosts.
+    """
     wrong: list[Entry] = []
     on_host: set[str] = set()
     for label, value in entries:
@@ -978,10 +1016,12 @@ def _wrong(rule: Rule, context: _Context) -> list[Entry]:
     return wrong
 
 
-# Roles whose name is a common word: variables with this prefix that are like none of ours belong to the user.
+# Roles whose name is a common word: variables with this prefix that are like none of ours belong to
+# the user.
 _PLAIN_WORDS = ("cluster", "train")
-# Variables of well-known roles and collections that begin as ours, or nearly: an inventory may serve them, too. geerlingguy.nfs and .docker, stackhpc's
-# cluster-nfs, NVIDIA's nvidia_driver and DeepOps, Kubespray, galaxyproject.slurm.
+# Variables of well-known roles and collections that begin as ours, or nearly: an inventory may
+# serve them, too. geerlingguy.nfs and .docker, stackhpc's cluster-nfs, NVIDIA's nvidia_driver and
+# DeepOps, Kubespray, galaxyproject.slurm.
 _FOREIGN = re.compile(
     r"nfs_(exports|package|packages|rpcbind_\w+|is_(server|client)|mounts|enable|export_\w+|client_mnt_\w+|client_imports)"
     r"|docker_(edition|packages\w*|obsolete_packages|service_\w+|restart_handler_state|install|install_\w+|compose_\w+|add_repo|repo_\w+|apt_\w+|yum_\w+"
@@ -1004,10 +1044,13 @@ def unknown_variables(
 ) -> dict[str, tuple[str, str]]:
     """Return {name: (likely name or '', likelihood of a mistake)} of variables that no role has.
 
-    C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other words, C(ours) begins as the variables of a role do,
-    C(maybe) may as well be the user's own. C(names) are those that the inventory sets, a dictionary if their values are known, and C(known) are those of the
-    roles, a dictionary if their specifications are: a name is suggested only if the value fits. Names of the user's own are not among the answers: those
-    that are like none of ours, those of well-known other roles, and C(used), those that the inventory's own templates read.
+    C(misspelt) is within two letters of a known name, C(prefix) has a known name's prefix in other
+    words, C(ours) begins as the variables of a role do, C(maybe) may as well be the user's own.
+    C(names) are those that the inventory sets, a dictionary if their values are known, and C(known)
+    are those of the roles, a dictionary if their specifications are: a name is suggested only if
+    the value fits. Names of the user's own are not among the answers: those that are like none of
+    ours, those of well-known other roles, and C(used), those that the inventory's own templates
+    read.
     """
     prefixes = tuple(role + "_" for role in roles if role not in _PLAIN_WORDS)
     known_names = _KnownNames(known, roles)
@@ -1112,7 +1155,9 @@ def _by_suffix(known: Iterable[str], roles: Collection[str]) -> _BySuffix:
 
 
 def _with_other_prefix(name: str, by_suffix: _BySuffix) -> set[str]:
-    """Return known names that differ from this one by a missing word of the prefix or by the order of its words: docker_version, nvidia_version."""
+    """Return known names that differ from this one by a missing word of the prefix or by the order
+    of its words: docker_version, nvidia_version.
+    """
     words = name.split("_")
     found: set[str] = set()
     for count in range(1, len(words)):
@@ -1131,7 +1176,9 @@ def _with_other_prefix(name: str, by_suffix: _BySuffix) -> set[str]:
 
 
 def _is_family(name: str, other: str) -> bool:
-    """Return whether two names differ only by digits: cluster_network2 belongs to the user if cluster_network exists."""
+    """Return whether two names differ only by digits: cluster_network2 belongs to the user if
+    cluster_network exists.
+    """
     return name != other and re.sub("_?[0-9]+", "", name) == re.sub("_?[0-9]+", "", other)
 
 
@@ -1151,7 +1198,8 @@ def _is_nearly(name: str, meant: str, foreign: bool) -> bool:
     if name[0] != meant[0]:
         return False
     if len(meant) == 3:
-        # Many words differ from a three-letter name by one letter: gpt, gps. So only a missing or additional letter counts.
+        # Many words differ from a three-letter name by one letter: gpt, gps. So only a missing or
+        # additional letter counts.
         return kinds.distance(name, meant, 1) == 1 and (
             len(name) > 3 or (len(name) < 3 and not foreign)
         )
@@ -1160,7 +1208,9 @@ def _is_nearly(name: str, meant: str, foreign: bool) -> bool:
 
 
 def misspelt_groups(groups: Mapping[str, list[str]]) -> dict[str, str]:
-    """Return {group: correct name} of groups with a misspelt name whose hosts the correct group lacks."""
+    """Return {group: correct name} of groups with a misspelt name whose hosts the correct group
+    lacks.
+    """
     found = {}
     for name, hosts in groups.items():
         if not hosts or name in GROUPS or name in _OWN_GROUPS or name in ("all", "ungrouped"):
@@ -1178,7 +1228,9 @@ def misspelt_groups(groups: Mapping[str, list[str]]) -> dict[str, str]:
 
 
 def _same_address(hosts: list[tuple[str, str, str]]) -> dict[str, list[str]]:
-    """Return {address: [hosts]} of addresses shared by several hosts; hosts is [(name, address, port)]."""
+    """Return {address: [hosts]} of addresses shared by several hosts; hosts is [(name, address,
+    port)].
+    """
     shared: dict[tuple[str, str], list[str]] = {}
     for name, address, port in hosts:
         try:
@@ -1194,7 +1246,11 @@ _BY_SSH = ("ssh", "smart", "paramiko", "paramiko_ssh")
 
 
 class Connection(TypedDict, total=False):
-    """How the controller reaches a host. C(missing_lab_key) is a key that only lab/lab.py makes and has not made, else empty; C(lab_command) makes it."""
+    """How the controller reaches a host.
+
+    C(missing_lab_key) is a key that only lab/lab.py makes and has not made, else empty;
+    C(lab_command) makes it.
+    """
 
     address: str
     port: str
@@ -1205,7 +1261,9 @@ class Connection(TypedDict, total=False):
 
 
 def _host_names(cluster: list[str], connections: Mapping[str, Connection]) -> list[Finding]:
-    """Return the findings about names, which are used in ssh_config, known_hosts and the host lists of launchers."""
+    """Return the findings about names, which are used in ssh_config, known_hosts and the host lists
+    of launchers.
+    """
     findings = []
     for host in cluster:
         if not kinds.is_host(host):
@@ -1352,7 +1410,8 @@ def _missing_lab(connections: Mapping[str, Connection]) -> list[Finding]:
 def _shared_addresses(connections: Mapping[str, Connection]) -> list[Finding]:
     """Return the findings about addresses that several hosts have.
 
-    Hosts behind one forwarding address differ in their port. Local and container connections have no address.
+    Hosts behind one forwarding address differ in their port. Local and container connections have
+    no address.
     """
     by_ssh = [
         (host, entry["address"], str(entry["port"]))

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host needs to run jobs in rootless containers: packages, files, IDs and the image store. Pure functions."""
+"""What a host needs to run jobs in rootless containers: packages, files, IDs and the image store.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,17 @@ CDI_KIND = "nvidia.com/gpu"
 STORAGE_CONF, POLICY = "/etc/containers/storage.conf", "/etc/containers/policy.json"
 # Files that may be the site's or a package's. Their former content is recorded.
 SHARED_FILES = (STORAGE_CONF, POLICY)
-# One rule for all hosts, from the ID alone, so that files of a container have the same owner everywhere. The ranges begin far above those of useradd, which
-# begin at 100000 and depend on the order on each host, and end below 2^32.
+# One rule for all hosts, from the ID alone, so that files of a container have the same owner
+# everywhere. The ranges begin far above those of useradd, which begin at 100000 and depend on the
+# order on each host, and end below 2^32.
 FIRST_UID, LAST_UID, FIRST_RANGE, RANGE = 1000, 60000, 1 << 28, 1 << 16
 SUBORDINATE_FILES = ("subuid", "subgid")
-# crun for keep-groups. catatonit is the init in the containers. uidmap and fuse-overlayfs are only recommended by podman. ssh-keygen makes the keys of a job.
+# crun for keep-groups. catatonit is the init in the containers. uidmap and fuse-overlayfs are only
+# recommended by podman. ssh-keygen makes the keys of a job.
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "catatonit", "openssh-client")
-# The first that knows CDI, by which containers get GPUs: NVIDIA/nvidia-container-toolkit#63. Before 4.0, and with the conmon of Ubuntu 22.04, there is no log
-# driver passthrough, with which jobs run (containers/conmon#289).
+# The first that knows CDI, by which containers get GPUs: NVIDIA/nvidia-container-toolkit#63. Before
+# 4.0, and with the conmon of Ubuntu 22.04, there is no log driver passthrough, with which jobs run
+# (containers/conmon#289).
 OLDEST_PODMAN = (4, 1)
 NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "cifs")
 # What is loaded from a file or copied from Docker comes from the operator.
@@ -64,15 +70,17 @@ LOCAL_TRANSPORTS = (
     "oci",
     "tarball",
 )
-# Epilog and teardown remove what is in these folders of the storage. Images of people, in another one, outlive teardown.
+# Epilog and teardown remove what is in these folders of the storage. Images of people, in another
+# one, outlive teardown.
 OWN_FOLDERS = ("images", "jobs")
-# What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a boot. Their packages do not remove it. A folder that is not
-# empty is used by others, too.
+# What podman and buildah create when they run, and what systemd-tmpfiles creates for podman at a
+# boot. Their packages do not remove it. A folder that is not empty is used by others, too.
 OF_PODMAN, OF_ITS_BOOT = (
     ("/etc/cni/net.d/cni.lock", "/etc/cni/net.d", "/etc/cni"),
     ("/var/lib/cni/networks", "/var/lib/cni"),
 )
-# The table that opens the ports of a job to its person: what its program needs to know, and what loads it.
+# The table that opens the ports of a job to its person: what its program needs to know, and what
+# loads it.
 PORTS_FILE, PORTS_PROGRAM = FOLDER + "/ports.json", LIBRARY + "/slurm/_job_ports.py"
 FIREWALL_SERVICE, FIREWALL_TABLE = "trainyard-jobs-firewall.service", "inet trainyard_jobs"
 FIREWALL_UNIT = "/etc/systemd/system/" + FIREWALL_SERVICE
@@ -93,7 +101,10 @@ CHECK_RIGHT = managed_file(
 
 
 class Firewall(TypedDict):
-    """The requested firewall of jobs, for the host C(host). The other fields are names of hosts, and ports that are open to all."""
+    """The requested firewall of jobs, for the host C(host).
+
+    The other fields are names of hosts, and ports that are open to all.
+    """
 
     enabled: bool
     host: str
@@ -103,9 +114,12 @@ class Firewall(TypedDict):
 
 
 class Requested(TypedDict):
-    """The requested job containers: C(__job_container_wanted) of the role. Sizes are in GiB, C(programs) are contents by path.
+    """The requested job containers: C(__job_container_wanted) of the role.
 
-    C(job_cgroups), C(gpus) and C(gpu_numbers) are decisions of role slurm, UNKNOWN without its plan. C(former) are paths that the role no longer writes.
+    Sizes are in GiB, C(programs) are contents by path.
+
+    C(job_cgroups), C(gpus) and C(gpu_numbers) are decisions of role slurm, UNKNOWN without its
+    plan. C(former) are paths that the role no longer writes.
     """
 
     users: list[dict[str, Any]]
@@ -131,9 +145,11 @@ class Requested(TypedDict):
 
 
 class Record(TypedDict, total=False):
-    """What the host had before: packages and folders of podman, IDs of loaded images by name, former contents of files by path.
+    """What the host had before: packages and folders of podman, IDs of loaded images by name,
+    former contents of files by path.
 
-    C(written) are checksums of what the role has written there, and C(lines) what it has added to files of subordinate IDs. Empty before the first run.
+    C(written) are checksums of what the role has written there, and C(lines) what it has added to
+    files of subordinate IDs. Empty before the first run.
     """
 
     podman: bool
@@ -147,7 +163,8 @@ class Record(TypedDict, total=False):
 
 
 class Devices(TypedDict, total=False):
-    """GPUs or NPUs for trainyard-run: their kind in CDI, a pattern of their nodes, shared nodes, variables, and what else a container gets.
+    """GPUs or NPUs for trainyard-run: their kind in CDI, a pattern of their nodes, shared nodes,
+    variables, and what else a container gets.
 
     C(positions) are their numbers in the order of Slurm.
     """
@@ -170,14 +187,18 @@ class Image(TypedDict):
 
 
 class FirewallState(TypedDict):
-    """Whether the unit of the firewall is started or loads its table again, and whether it is stopped."""
+    """Whether the unit of the firewall is started or loads its table again, and whether it is
+    stopped.
+    """
 
     load: bool
     stop: bool
 
 
 class Store(TypedDict):
-    """The unit of the image store, its new state or nothing, and whether the store is cleaned of what would give rights on the host."""
+    """The unit of the image store, its new state or nothing, and whether the store is cleaned of
+    what would give rights on the host.
+    """
 
     unit: str
     mount: str
@@ -201,7 +222,9 @@ class Plan(TypedDict):
 
 
 class Removal(TypedDict):
-    """What brings the host back: files to restore or remove, folders of stores with their units, and what podman has created."""
+    """What brings the host back: files to restore or remove, folders of stores with their units,
+    and what podman has created.
+    """
 
     files: list[ManagedFile]
     storage: list[str]
@@ -225,9 +248,11 @@ def store_unit_file(storage: str) -> str:
 
 
 def store_unit_text(storage: str) -> str:
-    """Return the unit that mounts the image store on itself: no file in it gives rights on the host, and no device in it can be opened.
+    """Return the unit that mounts the image store on itself: no file in it gives rights on the
+    host, and no device in it can be opened.
 
-    Containers are not affected: fuse-overlayfs shows them the files by a mount of its own. The processes of a running one keep the store open.
+    Containers are not affected: fuse-overlayfs shows them the files by a mount of its own. The
+    processes of a running one keep the store open.
     """
     store = store_of(storage).replace("%", "%%")
     return (
@@ -269,8 +294,9 @@ def range_lines(users: list[dict[str, Any]]) -> list[str]:
 def id_file(text: str, users: list[dict[str, Any]], placed: Collection[str] = ()) -> str:
     """Return the content of /etc/subuid or /etc/subgid with the ranges of the users.
 
-    All other lines stay, also further ranges of the same users, except those of C(placed), which are of former users of the cluster. Podman assigns the first
-    range of a user first, so ours come before the others.
+    All other lines stay, also further ranges of the same users, except those of C(placed), which
+    are of former users of the cluster. Podman assigns the first range of a user first, so ours come
+    before the others.
     """
     ours = range_lines(users)
     kept = [line for line in text.splitlines() if line not in ours and line not in placed]
@@ -291,7 +317,10 @@ def overlaps(text: str, users: list[dict[str, Any]]) -> list[str]:
 
 
 def _range_of(line: str) -> tuple[str, int, int]:
-    """Return the user of a line of /etc/subuid, the first ID and the one after the last. Zeros for a line that is no range."""
+    """Return the user of a line of /etc/subuid, the first ID and the one after the last.
+
+    Zeros for a line that is no range.
+    """
     fields = line.split(":")
     if len(fields) != 3 or not (fields[1].isdigit() and fields[2].isdigit()):
         return "", 0, 0
@@ -299,7 +328,10 @@ def _range_of(line: str) -> tuple[str, int, int]:
 
 
 def job_containers_conf() -> str:
-    """Return podman's configuration for containers of jobs. Everything stays in the cgroup of the job, where Slurm limits and ends it."""
+    """Return podman's configuration for containers of jobs.
+
+    Everything stays in the cgroup of the job, where Slurm limits and ends it.
+    """
     return (
         HEADING
         + '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
@@ -307,7 +339,10 @@ def job_containers_conf() -> str:
 
 
 def containers_conf() -> str:
-    """Return podman's configuration for users who call it themselves in a job. There is no systemd of the user that could make a cgroup."""
+    """Return podman's configuration for users who call it themselves in a job.
+
+    There is no systemd of the user that could make a cgroup.
+    """
     return (
         HEADING
         + '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
@@ -321,10 +356,12 @@ _STORAGE, _ROOTLESS = (
 
 
 def storage_conf(storage: str, former: str, is_ours: bool) -> str:
-    """Return podman's configuration of stores: users have one of their own on the local disk, because podman cannot use one in a home on NFS.
+    """Return podman's configuration of stores: users have one of their own on the local disk,
+    because podman cannot use one in a home on NFS.
 
-    Of a site that had podman already, only this setting is changed: with mount_program its containers of root would be slower. Not additionalimagestores:
-    podman ignores it here for users, and trainyard-run passes it as an option.
+    Of a site that had podman already, only this setting is changed: with mount_program its
+    containers of root would be slower. Not additionalimagestores: podman ignores it here for users,
+    and trainyard-run passes it as an option.
     """
     setting = 'rootless_storage_path = "%s/people/$UID"' % storage
     if is_ours or not former.strip():
@@ -355,12 +392,16 @@ def storage_conf(storage: str, former: str, is_ours: bool) -> str:
 
 def registries_conf() -> str:
     """Return podman's configuration of short names."""
-    # A name without a registry means an image of the host. Otherwise podman tries several registries, and an unknown owner may have the name in one of them.
+    # A name without a registry means an image of the host. Otherwise podman tries several
+    # registries, and an unknown owner may have the name in one of them.
     return HEADING + 'unqualified-search-registries = []\nshort-name-mode = "enforcing"\n'
 
 
 def policy(registries: list[str]) -> str:
-    """Return the content of policy.json: pulls from these registries only. Users can have a policy of their own, so this guards against mistakes."""
+    """Return the content of policy.json: pulls from these registries only.
+
+    Users can have a policy of their own, so this guards against mistakes.
+    """
     accept = [{"type": "insecureAcceptAnything"}]
     return (
         json.dumps(
@@ -381,7 +422,10 @@ def policy(registries: list[str]) -> str:
 def cdi_specification(
     numbers: Iterable[int], control: Iterable[str], node: str = "/dev/nvidia%d"
 ) -> str:
-    """Return a CDI specification with device nodes only, for hosts without nvidia-ctk. It does not mount the libraries of the driver."""
+    """Return a CDI specification with device nodes only, for hosts without nvidia-ctk.
+
+    It does not mount the libraries of the driver.
+    """
     shared = [{"path": path} for path in control]
     devices = [
         {"name": str(number), "containerEdits": {"deviceNodes": [{"path": node % number}] + shared}}
@@ -443,7 +487,10 @@ def device_list(
 
 
 def _gpu_count(former: dict[str, Any], found: dict[str, Any], requested: Requested) -> int:
-    """Return how many GPUs or NPUs a healthy host has. Without a plan of Slurm, as many as it ever had."""
+    """Return how many GPUs or NPUs a healthy host has.
+
+    Without a plan of Slurm, as many as it ever had.
+    """
     count = requested["gpus"]
     if count is not None and count != "":
         return int(count)
@@ -452,7 +499,10 @@ def _gpu_count(former: dict[str, Any], found: dict[str, Any], requested: Request
 
 
 def _addresses_by_host(former: dict[str, Any], requested: Requested) -> dict[str, Any]:
-    """Return the address and the interface of each member. What was known of one that does not answer now stays."""
+    """Return the address and the interface of each member.
+
+    What was known of one that does not answer now stays.
+    """
     known = dict(former.get("hosts") or {})
     hosts = {}
     for member in requested["members"]:
@@ -465,10 +515,12 @@ def _addresses_by_host(former: dict[str, Any], requested: Requested) -> dict[str
 
 
 def configuration(found: dict[str, Any], requested: Requested) -> dict[str, Any]:
-    """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what the host can do.
+    """Return the content of config.json, which tells trainyard-run, prolog, epilog and health what
+    the host can do.
 
-    What a host knew of a member that does not answer now stays, and a share that was mounted before has to be mounted. Without a plan of Slurm, as in
-    playbook upgrade, what Slurm has decided before stays.
+    What a host knew of a member that does not answer now stays, and a share that was mounted before
+    has to be mounted. Without a plan of Slurm, as in playbook upgrade, what Slurm has decided
+    before stays.
     """
     former = _former_config(found)
     cgroups = requested["job_cgroups"]
@@ -515,7 +567,10 @@ def has_cdi_of_others(found: dict[str, Any]) -> bool:
 
 
 def needs_cdi_file(found: dict[str, Any]) -> bool:
-    """Return whether the host has GPUs and nothing that describes them. Two specifications of the same device are both rejected."""
+    """Return whether the host has GPUs and nothing that describes them.
+
+    Two specifications of the same device are both rejected.
+    """
     return bool(found["gpu_nodes"]) and not found["nvidia_ctk"] and not has_cdi_of_others(found)
 
 
@@ -613,7 +668,10 @@ def _other_addresses(member: dict[str, Any], former: dict[str, list[str]]) -> se
 
 
 def firewall_entries(found: dict[str, Any], requested: Requested) -> list[tuple[str, str]]:
-    """Return the files of the ports of jobs, (path, content) of each. Jobs have ports of their own without the firewall, too."""
+    """Return the files of the ports of jobs, (path, content) of each.
+
+    Jobs have ports of their own without the firewall, too.
+    """
     entries = [
         (PORTS_FILE, json.dumps(ports_config(found, requested), indent=2, sort_keys=True) + "\n")
     ]
@@ -635,7 +693,9 @@ def is_training_host(requested: Requested) -> bool:
 
 
 def guard_files(found: dict[str, Any], requested: Requested) -> list[ManagedFile]:
-    """Return the files of a host without jobs: the table that refuses its people the ports of jobs elsewhere."""
+    """Return the files of a host without jobs: the table that refuses its people the ports of jobs
+    elsewhere.
+    """
     folders = ["/etc/trainyard", FOLDER, LIBRARY, LIBRARY + "/slurm", NFTABLES_FOLDER]
     return [
         *(managed_folder(path) for path in folders),
@@ -645,14 +705,18 @@ def guard_files(found: dict[str, Any], requested: Requested) -> list[ManagedFile
 
 
 def is_mounted_by_site(found: dict[str, Any], requested: Requested) -> bool:
-    """Return whether the site has a mount of its own for the image store, whose unit has the name of ours."""
+    """Return whether the site has a mount of its own for the image store, whose unit has the name
+    of ours.
+    """
     return (
         found["store_options"] != [] and store_unit_file(requested["storage"]) not in found["files"]
     )
 
 
 def store_plan(found: dict[str, Any], requested: Requested) -> Store:
-    """Return what the image store needs: C(mount), the state of its unit or empty, and whether it has to be cleaned of what would give rights on the host."""
+    """Return what the image store needs: C(mount), the state of its unit or empty, and whether it
+    has to be cleaned of what would give rights on the host.
+    """
     if not is_training_host(requested):
         return {"unit": "", "mount": "", "clean": False}
     lacks_options = not {"nosuid", "nodev"} <= set(found["store_options"])
@@ -746,7 +810,9 @@ def removal(found: dict[str, Any]) -> Removal:
 
 
 def _restored_files(record: Record, texts: dict[str, str]) -> list[ManagedFile]:
-    """Return the files that may be the site's as they were before, unless the site has changed them."""
+    """Return the files that may be the site's as they were before, unless the site has changed
+    them.
+    """
     written = record.get("written") or {}
     restored: list[ManagedFile] = []
     for path, former in sorted((record.get("files") or {}).items()):
@@ -778,7 +844,9 @@ def _created_by_podman(record: Record) -> list[str]:
 
 
 def image_name(name: str) -> str:
-    """Return the full name of an image, with its tag, as docker save, podman load and registries have it."""
+    """Return the full name of an image, with its tag, as docker save, podman load and registries
+    have it.
+    """
     return name if "@" in name or ":" in name.rpartition("/")[2] else name + ":latest"
 
 
@@ -797,10 +865,12 @@ def held_image(found: dict[str, Any], name: str) -> str | None:
 
 
 def image_fill(found: dict[str, Any], requested: Requested) -> list[Image]:
-    """Return the images that the image store of the host lacks, C(name), C(id) and C(command) of each.
+    """Return the images that the image store of the host lacks, C(name), C(id) and C(command) of
+    each.
 
-    Docker and podman give an image the same ID, the checksum of its configuration. Docker with the images of containerd has another one, so that the ID from
-    which an image was loaded is in the record.
+    Docker and podman give an image the same ID, the checksum of its configuration. Docker with the
+    images of containerd has another one, so that the ID from which an image was loaded is in the
+    record.
     """
     loaded: dict[str, str] = found["record"].get("images") or {}
     lacking: list[Image] = []
@@ -822,9 +892,10 @@ def _bare(image_id: str) -> str:
 def _load_command(name: str, store: str) -> str:
     """Return the command for a shell that copies an image from Docker to the image store.
 
-    Users read the store, so files in it that only root can read are of no use. On the host a set-user-ID program of an image would run as root, and a
-    folder that all can write to would be in the containers of all. In containers everything belongs to the user. So a layer is closed until clean-store has
-    cleaned it. A layer of a running job must stay.
+    Users read the store, so files in it that only root can read are of no use. On the host a
+    set-user-ID program of an image would run as root, and a folder that all can write to would be
+    in the containers of all. In containers everything belongs to the user. So a layer is closed
+    until clean-store has cleaned it. A layer of a running job must stay.
     """
     podman = [
         "podman",
@@ -849,7 +920,9 @@ def version_of(text: str | None) -> tuple[int, int] | None:
 
 
 def podman_problems(found: dict[str, Any]) -> list[str]:
-    """Return why the installed podman, or the one that apt would install, cannot run the jobs of the host."""
+    """Return why the installed podman, or the one that apt would install, cannot run the jobs of
+    the host.
+    """
     # Facts of an earlier release have no candidate.
     podman = found["packages"].get("podman") or found.get("podman_candidate") or ""
     version = version_of(podman)
@@ -989,7 +1062,10 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
 
 
 def firewall_problems(found: dict[str, Any], requested: Requested) -> list[str]:
-    """Return why the host cannot have the table. Without the package nothing is known but the capability."""
+    """Return why the host cannot have the table.
+
+    Without the package nothing is known but the capability.
+    """
     state = found["firewall"]
     if not requested["firewall"]["enabled"] or state["admin"] and not state["error"]:
         return []
@@ -1010,7 +1086,9 @@ def firewall_problems(found: dict[str, Any], requested: Requested) -> list[str]:
 
 
 def firewall_plan(found: dict[str, Any], requested: Requested) -> FirewallState:
-    """Return C(load), whether the unit has to be started or has to load the table again, and C(stop), whether it has to be stopped."""
+    """Return C(load), whether the unit has to be started or has to load the table again, and
+    C(stop), whether it has to be stopped.
+    """
     state, asked = found["firewall"], requested["firewall"]["enabled"]
     changed = [
         path
@@ -1037,7 +1115,10 @@ def differs(entry: ManagedFile, found: dict[str, Any]) -> bool:
 
 
 def absent_paths(found: dict[str, Any], requested: Requested, stops_firewall: bool) -> list[str]:
-    """Return the paths that the host must not have. Those of the firewall are there only if it is stopped."""
+    """Return the paths that the host must not have.
+
+    Those of the firewall are there only if it is stopped.
+    """
     is_training = is_training_host(requested)
     absent = []
     if is_training and CDI_FILE in found["cdi"] and not needs_cdi_file(found):
@@ -1053,19 +1134,25 @@ def absent_paths(found: dict[str, Any], requested: Requested, stops_firewall: bo
 
 
 def job_container_plan(found: dict[str, Any], requested: Requested) -> Plan:
-    """Plan packages, files and the image store of a training host whose Slurm jobs run in rootless containers, and list what keeps them from working.
+    """Plan packages, files and the image store of a training host whose Slurm jobs run in rootless
+    containers, and list what keeps them from working.
 
-    Another host of the cluster gets only the table that refuses its people the ports of jobs. C(found) is a result of M(trainyard.gpu.job_container_info).
-    C(requested): C(users), each with C(name) and C(uid); C(registries); C(storage), the folder for containers; C(share); C(shm_size); C(job_cgroups), whether
-    Slurm has a cgroup for each job, None if unknown; C(network) and C(fabric), networks as CIDR; C(members) of M(trainyard.gpu.cluster_members);
-    C(environment) of jobs; C(gpus), their number by Slurm, and C(gpu_numbers), the device number of each in the order in which Slurm counts them, None if
-    unknown; C(free_gib); C(images), names of images of the Docker engine; C(training_image); C(programs), their content by path; C(former), paths of programs
-    that another role has now; C(firewall), the table of ports: C(enabled), C(host), this host, C(training) and C(login), names of hosts, C(open), ports that
-    stay open.
+    Another host of the cluster gets only the table that refuses its people the ports of jobs.
+    C(found) is a result of M(trainyard.gpu.job_container_info). C(requested): C(users), each with
+    C(name) and C(uid); C(registries); C(storage), the folder for containers; C(share); C(shm_size);
+    C(job_cgroups), whether Slurm has a cgroup for each job, None if unknown; C(network) and
+    C(fabric), networks as CIDR; C(members) of M(trainyard.gpu.cluster_members); C(environment) of
+    jobs; C(gpus), their number by Slurm, and C(gpu_numbers), the device number of each in the order
+    in which Slurm counts them, None if unknown; C(free_gib); C(images), names of images of the
+    Docker engine; C(training_image); C(programs), their content by path; C(former), paths of
+    programs that another role has now; C(firewall), the table of ports: C(enabled), C(host), this
+    host, C(training) and C(login), names of hosts, C(open), ports that stay open.
 
-    Returns C(packages), C(lacks_packages), C(files), C(absent), C(files_differ), the role's C(record), C(record_differs), C(images) that the store lacks, with
-    C(name), C(id) and C(command), the line for bash that loads it, C(firewall), whether to C(load) or C(stop) the table, C(store), its C(unit), C(mount), the
-    state that the unit has to get, and C(clean), whether files in it may give rights on the host, and C(problems), sentences.
+    Returns C(packages), C(lacks_packages), C(files), C(absent), C(files_differ), the role's
+    C(record), C(record_differs), C(images) that the store lacks, with C(name), C(id) and
+    C(command), the line for bash that loads it, C(firewall), whether to C(load) or C(stop) the
+    table, C(store), its C(unit), C(mount), the state that the unit has to get, and C(clean),
+    whether files in it may give rights on the host, and C(problems), sentences.
     """
     is_training = is_training_host(requested)
     record = record_of(found, requested) if is_training else found["record"]
@@ -1091,7 +1178,9 @@ def job_container_plan(found: dict[str, Any], requested: Requested) -> Plan:
 def range_drift(
     path: str, text: str, users: list[dict[str, Any]], placed: list[str]
 ) -> list[Difference]:
-    """Return the differences of /etc/subuid or /etc/subgid: users whose first range differs, and ranges of former users."""
+    """Return the differences of /etc/subuid or /etc/subgid: users whose first range differs, and
+    ranges of former users.
+    """
     rows, lines, ours = [], text.splitlines(), range_lines(users)
     for line in ours:
         name = line.partition(":")[0]
@@ -1114,7 +1203,10 @@ def range_drift(
 def file_drift(
     found: dict[str, Any], requested: Requested, entries: list[ManagedFile]
 ) -> list[Difference]:
-    """Return the files that are missing or have another content. Of the ranges of IDs it returns the lines."""
+    """Return the files that are missing or have another content.
+
+    Of the ranges of IDs it returns the lines.
+    """
     placed = found["record"].get("lines") or {}
     rows = []
     for entry in entries:
@@ -1181,7 +1273,10 @@ def absent_drift(absent: list[str]) -> list[Difference]:
 
 
 def job_container_drift(found: dict[str, Any], requested: Requested) -> list[Difference]:
-    """Return how a host differs from the plan, one row each. Empty if a run of the role would change nothing."""
+    """Return how a host differs from the plan, one row each.
+
+    Empty if a run of the role would change nothing.
+    """
     plan = job_container_plan(found, requested)
     is_training = is_training_host(requested)
     rows = [difference(PART, "a host that can run them", sentence) for sentence in plan["problems"]]

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan of role jobs: which of its programs a host gets, its settings, the folders of people on the share, and how a host differs from that."""
+"""Plan of role jobs: which of its programs a host gets, its settings, the folders of people on the
+share, and how a host differs from that.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ CONFIG = "/etc/trainyard/jobs.json"
 #: What the table of playbook drift calls it.
 PART = "command trainyard"
 COMPLETION = "/etc/bash_completion.d/trainyard"
-#: The folder of a program is where Python looks for modules first. What the person has set for a Python of their own does not count. People cannot write into
-#: that folder, so their home keeps the compiled modules, without which each call would compile them.
+#: The folder of a program is where Python looks for modules first. What the person has set for a
+#: Python of their own does not count. People cannot write into that folder, so their home keeps the
+#: compiled modules, without which each call would compile them.
 START = (
     '#!/bin/sh\nexec /usr/bin/python3 -E -s -X pycache_prefix="${HOME:-/nonexistent}/.cache/trainyard" %s/trainyard "$@"\n'
     % LIBRARY
@@ -66,14 +69,18 @@ FORMER = (
 )
 
 
-#: By which the command reads job files on login hosts. Debian builds it with libyaml, which is ten times as fast.
+#: By which the command reads job files on login hosts. Debian builds it with libyaml, which is ten
+#: times as fast.
 YAML = "python3-yaml"
 #: It reads COMPLETION when a person presses Tab.
 BASH_COMPLETION = "bash-completion"
 
 
 class Requested(TypedDict):
-    """The requested jobs: C(__jobs_wanted) of the role. C(programs) are contents by name, C(keeper) is the host that makes the folders on the share."""
+    """The requested jobs: C(__jobs_wanted) of the role.
+
+    C(programs) are contents by name, C(keeper) is the host that makes the folders on the share.
+    """
 
     login_hosts: list[str]
     training_hosts: list[str]
@@ -103,7 +110,9 @@ class SharedFolder(TypedDict):
 
 
 class Plan(TypedDict):
-    """What a host gets: entries of managed_files, packages, paths of files that it must not have, and folders on the share."""
+    """What a host gets: entries of managed_files, packages, paths of files that it must not have,
+    and folders on the share.
+    """
 
     files: list[ManagedFile]
     packages: list[str]
@@ -112,7 +121,10 @@ class Plan(TypedDict):
 
 
 class Found(TypedDict):
-    """How a host differs from its plan, as check mode of the modules tells. C(is_placed) is whether it has the folder of the programs."""
+    """How a host differs from its plan, as check mode of the modules tells.
+
+    C(is_placed) is whether it has the folder of the programs.
+    """
 
     is_placed: bool
     changed_paths: list[str]
@@ -144,9 +156,12 @@ def config(requested: Requested) -> dict[str, Any]:
 
 
 def people(accounts: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the people with an account of the scheduler, with their IDs. Others have none on the hosts, which role slurm_accounts tells.
+    """Return the people with an account of the scheduler, with their IDs.
 
-    C(accounts) are as C(slurm_accounts), C(users) as C(shared_storage_users), and the result has entries of C(users).
+    Others have none on the hosts, which role slurm_accounts tells.
+
+    C(accounts) are as C(slurm_accounts), C(users) as C(shared_storage_users), and the result has
+    entries of C(users).
     """
     members = {name for account in accounts for name in account.get("members") or []}
     return [user for user in users if user["name"] in members]
@@ -175,7 +190,8 @@ def _folder_of(user: dict[str, Any], path: str, requested: Requested) -> SharedF
     }
     anonymous = requested.get("anonymous_uid")
     if anonymous not in (None, ""):
-        # As role shared_storage does with the folders of people: the access list of the share would replace their umask.
+        # As role shared_storage does with the folders of people: the access list of the share would
+        # replace their umask.
         folder["without_uid"] = int(anonymous)
     return folder
 
@@ -186,7 +202,10 @@ def _program_mode(name: str) -> str:
 
 
 def _files(requested: Requested, is_login: bool, is_training: bool) -> list[ManagedFile]:
-    """Return the folders and files of a host. Empty if it is neither a login host nor a training host."""
+    """Return the folders and files of a host.
+
+    Empty if it is neither a login host nor a training host.
+    """
     programs = requested["programs"]
     names = sorted(set(OF_LOGIN * is_login + OF_TRAINING * is_training))
     if not names:
@@ -211,8 +230,9 @@ def _files(requested: Requested, is_login: bool, is_training: bool) -> list[Mana
 def jobs_plan(requested: Requested, host: str) -> Plan:
     """Return the plan of a host by its inventory name.
 
-    C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the distribution, C(absent) paths of files of this role that the host
-    has to lack, and C(folders), on one host only, those on the share for M(trainyard.gpu.shared_folders).
+    C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the
+    distribution, C(absent) paths of files of this role that the host has to lack, and C(folders),
+    on one host only, those on the share for M(trainyard.gpu.shared_folders).
     """
     is_login = host in requested["login_hosts"]
     is_training = host in requested["training_hosts"]
@@ -238,7 +258,9 @@ def owned() -> list[str]:
 
 
 def jobs_drift(found: Found, requested: Requested, host: str) -> list[Difference]:
-    """Return what differs from the plan of a host, one row each; none if a run of role jobs would change nothing."""
+    """Return what differs from the plan of a host, one row each; none if a run of role jobs would
+    change nothing.
+    """
     plan = jobs_plan(requested, host)
     rows = [
         difference(path, "absent", "present")

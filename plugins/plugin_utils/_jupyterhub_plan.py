@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan of role jupyterhub: what the host of the hub and the training hosts get, and what the hub may do there. Pure functions."""
+"""Plan of role jupyterhub: what the host of the hub and the training hosts get, and what the hub
+may do there. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ SETTINGS, WITHOUT_GPUS = (
     NOTEBOOK + "/share/jupyter/settings",
     NOTEBOOK + "/share/jupyter/without-gpus",
 )
-#: As it comes, JupyterLab asks each person whether it may read news from its makers' site, and looks for new versions there.
+#: As it comes, JupyterLab asks each person whether it may read news from its makers' site, and
+#: looks for new versions there.
 LAB_DEFAULTS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}
 }
@@ -155,9 +158,11 @@ LAB_PACKAGE = {
 }
 #: Seconds for which a login is valid in a browser.
 LOGIN_SECONDS = 86400
-#: Seconds for which browsers ask a name by TLS only. They forget it if they do not trust the certificate, and keep nothing about addresses.
+#: Seconds for which browsers ask a name by TLS only. They forget it if they do not trust the
+#: certificate, and keep nothing about addresses.
 HSTS_SECONDS = 180 * 86400
-#: What a service may use at most, for 200 instances. Helpers of people run in the units of the hub and of the pages of jobs, 32 at a time in each.
+#: What a service may use at most, for 200 instances. Helpers of people run in the units of the hub
+#: and of the pages of jobs, 32 at a time in each.
 LIMITS = {
     PROXY_SERVICE: ("1G", 64),
     HUB_SERVICE: ("3G", 512),
@@ -172,9 +177,12 @@ KERNEL = {
 
 
 class Requested(TypedDict):
-    """The requested hub: C(__jupyterhub_wanted) of the role. Ports are numbers, C(programs) are contents by name, and C(requirements) texts for pip.
+    """The requested hub: C(__jupyterhub_wanted) of the role.
 
-    C(members) are the hosts of the cluster with C(name) and C(address), C(site_files) the results of module stat for the site's files.
+    Ports are numbers, C(programs) are contents by name, and C(requirements) texts for pip.
+
+    C(members) are the hosts of the cluster with C(name) and C(address), C(site_files) the results
+    of module stat for the site's files.
     """
 
     enabled: bool
@@ -228,7 +236,9 @@ class Requested(TypedDict):
 
 
 class Host(NamedTuple):
-    """A host by its inventory name, its address in the cluster network or nothing, and what it is for the hub."""
+    """A host by its inventory name, its address in the cluster network or nothing, and what it is
+    for the hub.
+    """
 
     name: str
     address: str
@@ -256,7 +266,9 @@ class Environment(TypedDict, total=False):
 
 
 class VSCode(TypedDict, total=False):
-    """The folder of VS Code, what decides about its content, its proof, and the archive that the hub's host builds. Empty without VS Code."""
+    """The folder of VS Code, what decides about its content, its proof, and the archive that the
+    hub's host builds. Empty without VS Code.
+    """
 
     path: str
     content: str
@@ -272,7 +284,10 @@ class Answer(TypedDict):
 
 
 class Plan(TypedDict):
-    """What a host gets. C(problems) are sentences about the input, and C(secrets) files whose content is not shown."""
+    """What a host gets.
+
+    C(problems) are sentences about the input, and C(secrets) files whose content is not shown.
+    """
 
     parts: list[str]
     needs_ca: bool
@@ -293,7 +308,11 @@ class Plan(TypedDict):
 
 
 class Found(TypedDict):
-    """How a host differs from its plan. C(placed) are folders of parts that it has, and C(units_and_tables) what systemctl and nft print."""
+    """How a host differs from its plan.
+
+    C(placed) are folders of parts that it has, and C(units_and_tables) what systemctl and nft
+    print.
+    """
 
     placed: list[str]
     changed_paths: list[str]
@@ -301,7 +320,9 @@ class Found(TypedDict):
 
 
 def with_port(address: str, port: int) -> str:
-    """Return the part of a URL with a name or an address, and its port if it is not the one of https."""
+    """Return the part of a URL with a name or an address, and its port if it is not the one of
+    https.
+    """
     host = "[%s]" % address if ":" in address else address
     return host if port == 443 else "%s:%d" % (host, port)
 
@@ -314,7 +335,9 @@ NEEDS_OPTIONS = {
 
 
 def url_of(requested: Requested, address: str) -> str:
-    """Return the URL of the hub without a slash at its end: the one of the site, or the address of its host."""
+    """Return the URL of the hub without a slash at its end: the one of the site, or the address of
+    its host.
+    """
     return requested["url"].rstrip("/") or "https://" + with_port(address, requested["port"])
 
 
@@ -360,7 +383,10 @@ def read_paths(requested: Requested, host: Host) -> dict[str, str]:
 
 
 def checksums(requested: Requested) -> dict[str, str]:
-    """Return the checksums of the site's files by path. C(site_files) are the results of module stat, with the path as item."""
+    """Return the checksums of the site's files by path.
+
+    C(site_files) are the results of module stat, with the path as item.
+    """
     return {
         entry["item"]: entry["stat"].get("checksum", "")
         for entry in requested["site_files"]
@@ -374,7 +400,10 @@ def addresses(members: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def ports(requested: Requested) -> list[int]:
-    """Return the first and the last port of servers of instances. Zeros, which C(problems) refuses, if it is not a range."""
+    """Return the first and the last port of servers of instances.
+
+    Zeros, which C(problems) refuses, if it is not a range.
+    """
     match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", requested["instance_ports"])
     return [int(port) for port in match.groups()] if match else [0, 0]
 
@@ -388,10 +417,13 @@ def persons(requested: Requested) -> list[str]:
 
 
 def sudoers(names: list[str]) -> str:
-    """Return what the hub may do: one program, which becomes the person of its argument. root and accounts of the system are not among them."""
+    """Return what the hub may do: one program, which becomes the person of its argument. root and
+    accounts of the system are not among them.
+    """
     lines = [
         "# Managed by trainyard.gpu, role jupyterhub.",
-        # The hub asks for the state of each instance, which would fill the log of the host. It logs what it starts and stops.
+        # The hub asks for the state of each instance, which would fill the log of the host. It logs
+        # what it starts and stops.
         "Defaults:%s !syslog, !pam_session, !requiretty, env_reset" % USER,
     ]
     lines += ["%s ALL=(root) NOPASSWD: %s/as_person %s" % (USER, HUB, name) for name in names]
@@ -399,14 +431,20 @@ def sudoers(names: list[str]) -> str:
 
 
 def limits_of(service: str, with_helpers: bool = False) -> list[str]:
-    """Return the lines of a unit that limit what its processes use. A helper that needs too much memory is killed alone."""
+    """Return the lines of a unit that limit what its processes use.
+
+    A helper that needs too much memory is killed alone.
+    """
     memory, tasks = LIMITS[service]
     lines = ["MemoryMax=" + memory, "TasksMax=%d" % tasks]
     return lines + ["OOMPolicy=continue"] if with_helpers else lines
 
 
 def hsts(requested: Requested) -> str:
-    """Return the header that makes browsers use TLS only. Names of people are below the name of the hub."""
+    """Return the header that makes browsers use TLS only.
+
+    Names of people are below the name of the hub.
+    """
     return "max-age=%d%s" % (HSTS_SECONDS, "; includeSubDomains" if requested["subdomains"] else "")
 
 
@@ -433,7 +471,8 @@ def unit_of_proxy(requested: Requested) -> str:
     ]
     command += ["--ip=" + requested["listen_address"]] if requested["listen_address"] else []
     command += ["--host-routing"] if requested["subdomains"] else []
-    # The proxy reads it when it starts. With the checksum in its unit, a renewed certificate restarts it.
+    # The proxy reads it when it starts. With the checksum in its unit, a renewed certificate
+    # restarts it.
     renewed = (
         []
         if has_own_certificate(requested)
@@ -481,7 +520,8 @@ def unit_of_proxy(requested: Requested) -> str:
 
 def unit_of_hub() -> str:
     """Return the text of the hub's unit."""
-    # sudo needs privileges, and what it runs as a person needs the share and the home: there is no more protection than the account.
+    # sudo needs privileges, and what it runs as a person needs the share and the home: there is no
+    # more protection than the account.
     return "\n".join(
         [
             "# Managed by trainyard.gpu, role jupyterhub.",
@@ -552,9 +592,11 @@ def unit_of_links() -> str:
 
 
 def credentials_of(requested: Requested) -> list[str]:
-    """Return the lines by which the pages may ask the Prometheus of this host, which knows its clients by their certificates.
+    """Return the lines by which the pages may ask the Prometheus of this host, which knows its
+    clients by their certificates.
 
-    Before playbook monitoring has run there are no such files, and systemd takes the word none for each.
+    Before playbook monitoring has run there are no such files, and systemd takes the word none for
+    each.
     """
     found = []
     for name in PROMETHEUS_TLS if requested["has_prometheus"] else ():
@@ -618,11 +660,14 @@ def unit_of_jobs(requested: Requested, address: str) -> str:
 
 
 def rules(requested: Requested, address: str, host: Host) -> str:
-    """Return nftables' rules in a table of their own: servers of instances answer the host of the hub, where its account alone may ask them.
+    """Return nftables' rules in a table of their own: servers of instances answer the host of the
+    hub, where its account alone may ask them.
 
-    The host of the hub has the address C(address). It judges its people by the address of a server that C(host) has. Hosts may have more.
+    The host of the hub has the address C(address). It judges its people by the address of a server
+    that C(host) has. Hosts may have more.
 
-    Only new connections are judged: MASTER_PORT or a port from which a program connects may lie in the same range.
+    Only new connections are judged: MASTER_PORT or a port from which a program connects may lie in
+    the same range.
     """
     new = "tcp dport %s tcp flags & (fin | syn | rst | ack) == syn" % requested["instance_ports"]
     lines = [
@@ -651,7 +696,9 @@ def _chain(hook: str, statements: list[str]) -> list[str]:
 
 
 def _incoming(new: str, hub: str, own: str) -> list[str]:
-    """Return the statements by which the servers of a host, with the address C(own), answer the hub alone. C(new) matches new connections."""
+    """Return the statements by which the servers of a host, with the address C(own), answer the hub
+    alone. C(new) matches new connections.
+    """
     refuse = new + " reject with tcp reset"
     if not own:
         return [refuse]
@@ -660,7 +707,10 @@ def _incoming(new: str, hub: str, own: str) -> list[str]:
 
 
 def _outgoing(new: str, servers: list[str]) -> list[str]:
-    """Return the statements by which only the hub's account asks the servers, by their addresses. C(new) matches new connections."""
+    """Return the statements by which only the hub's account asks the servers, by their addresses.
+
+    C(new) matches new connections.
+    """
     statements = ['%s meta skuid "%s" accept' % (new, USER)]
     for each in ("ip", "ip6"):
         known = [server for server in servers if family(server) == each]
@@ -752,7 +802,8 @@ def hub_files(requested: Requested, address: str) -> list[ManagedFile]:
         managed_folder(STATE + "/links", "0700", **own),
         managed_folder(IDENTITIES, "0700", **own),
     ]
-    # First what can be refused: a run that ends there has changed nothing that services have to load.
+    # First what can be refused: a run that ends there has changed nothing that services have to
+    # load.
     found.append(
         managed_file(
             SUDOERS,
@@ -918,7 +969,9 @@ def node_of(requirements: str) -> str:
 
 
 def vscode(requested: Requested) -> VSCode:
-    """Return what decides about the content of VS Code, and the archive that the host of the hub builds. Empty without VS Code."""
+    """Return what decides about the content of VS Code, and the archive that the host of the hub
+    builds. Empty without VS Code.
+    """
     if not requested["vscode_enabled"]:
         return {}
     recipe = "\n".join(
@@ -945,7 +998,10 @@ def vscode(requested: Requested) -> VSCode:
 
 
 def problems(requested: Requested, address: str) -> list[str]:
-    """Return what is wrong with the input, one sentence each. C(address) is the one of the hub's host, or nothing."""
+    """Return what is wrong with the input, one sentence each.
+
+    C(address) is the one of the hub's host, or nothing.
+    """
     return [
         *_wrong_host(requested, address),
         *_wrong_port_in_url(requested),
@@ -1117,7 +1173,9 @@ def _wrong_names(requested: Requested) -> list[str]:
 
 
 def answers(requested: Requested, address: str) -> list[Answer]:
-    """Return what has to answer after a start, with its status: the hub and the pages of jobs, through the proxy and its certificate."""
+    """Return what has to answer after a start, with its status: the hub and the pages of jobs,
+    through the proxy and its certificate.
+    """
     base = "https://" + with_port(requested["listen_address"] or address, requested["port"])
     found: list[Answer] = [{"url": base + "/hub/health", "status": 200}]
     if not requested["subdomains"]:
@@ -1184,16 +1242,21 @@ def _certificate(requested: Requested, address: str) -> Certificate:
 def jupyterhub_plan(requested: Requested, host: str) -> Plan:
     """Return what role jupyterhub places on a host.
 
-    C(requested): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members), C(name) and C(address) of each host; C(accounts), as
-    slurm_accounts; C(users), as shared_storage_users; C(containers), whether jobs run in them; C(programs), their content by name; C(requirements),
-    C(npm_package), C(npm_lock) and C(vscode_pinned), the pinned packages; C(vscode_build), the program that builds VS Code; C(proxy_token), a new secret; and
-    the variables of the role without their prefix.
+    C(requested): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members),
+    C(name) and C(address) of each host; C(accounts), as slurm_accounts; C(users), as
+    shared_storage_users; C(containers), whether jobs run in them; C(programs), their content by
+    name; C(requirements), C(npm_package), C(npm_lock) and C(vscode_pinned), the pinned packages;
+    C(vscode_build), the program that builds VS Code; C(proxy_token), a new secret; and the
+    variables of the role without their prefix.
 
-    Returns C(parts), hub on its host and notebook on training hosts, C(problems), C(packages), C(certificate), C(folder), C(names) and C(addresses) of the one
-    that the role makes, C(needs_ca), whether the host needs that of the role's authority, C(hub_environment) and C(notebook_environment), options of
-    M(trainyard.gpu.program_environment), C(vscode), C(path), C(content) and C(proof) of the same and C(built), the archive that the host of the hub builds,
-    C(files) of instances, C(hub_files), C(firewall) files of instances, C(secrets), files whose content is not shown, C(services) in the order in which they
-    start, the C(url), and C(answers), what has to answer after a start, C(url) and C(status). What a host does not have is empty.
+    Returns C(parts), hub on its host and notebook on training hosts, C(problems), C(packages),
+    C(certificate), C(folder), C(names) and C(addresses) of the one that the role makes,
+    C(needs_ca), whether the host needs that of the role's authority, C(hub_environment) and
+    C(notebook_environment), options of M(trainyard.gpu.program_environment), C(vscode), C(path),
+    C(content) and C(proof) of the same and C(built), the archive that the host of the hub builds,
+    C(files) of instances, C(hub_files), C(firewall) files of instances, C(secrets), files whose
+    content is not shown, C(services) in the order in which they start, the C(url), and C(answers),
+    what has to answer after a start, C(url) and C(status). What a host does not have is empty.
     """
     this = _host_of(requested, host)
     address = addresses(requested["members"]).get(requested["hub_host"], "")
@@ -1250,10 +1313,13 @@ def _left(placed: list[str], plan: Plan) -> list[str]:
 
 
 def jupyterhub_drift(found: Found, requested: Requested, host: str) -> list[Difference]:
-    """Return how programs, settings, services and the firewall of a host differ from its plan, each with C(what), C(asked) and C(found).
+    """Return how programs, settings, services and the firewall of a host differ from its plan, each
+    with C(what), C(asked) and C(found).
 
-    C(found): C(placed), the folders of programs of the role that exist; C(changed_paths) of the plan's files; C(units_and_tables), the output of
-    C(systemctl list-units --plain) and of C(nft list table) for the table of instances. Environments of Python, secrets and certificates are not compared.
+    C(found): C(placed), the folders of programs of the role that exist; C(changed_paths) of the
+    plan's files; C(units_and_tables), the output of C(systemctl list-units --plain) and of C(nft
+    list table) for the table of instances. Environments of Python, secrets and certificates are not
+    compared.
     """
     plan = jupyterhub_plan(requested, host)
     names = {"hub": "JupyterHub", "notebook": "JupyterLab of instances"}
@@ -1295,7 +1361,9 @@ def _stopped_services(plan: Plan, units: str) -> list[Difference]:
 
 
 def _changed_table(plan: Plan, tables: str) -> list[Difference]:
-    """Return a row if the firewall is not as planned, by the output of nft. nftables.service flushes all tables, and so may a person."""
+    """Return a row if the firewall is not as planned, by the output of nft. nftables.service
+    flushes all tables, and so may a person.
+    """
     planned = "".join(entry["content"] for entry in plan["firewall"] if entry["path"] == FIREWALL)
     fault = fault_of(planned, tables) if planned else ""
     return [difference("nftables table " + TABLE, "loaded", fault)] if fault else []
@@ -1318,7 +1386,8 @@ def left_instances(text: str, names: list[str], asked: str) -> list[str]:
 
 #: Files of the hub with a reader of their own, for which the hub itself is not restarted.
 NOT_OF_HUB = {HUB + "/" + name for name in (PRELOAD, "as_person", "instance", "links", *OF_PAGES)}
-#: The files that each service loads when it starts, apart from programs of the hub. Tokens are created again if an operator has removed them.
+#: The files that each service loads when it starts, apart from programs of the hub. Tokens are
+#: created again if an operator has removed them.
 LOADED = {
     PROXY_SERVICE: {TOKEN, "%s/%s" % (HUB, PRELOAD)},
     HUB_SERVICE: {TOKEN, JOBS_TOKEN, FOLDER + "/hub.json", FOLDER + "/authenticator.json"},
@@ -1330,7 +1399,10 @@ LOADED = {
 def restarts(
     changed_paths: list[str], environment_changed: bool, certificate_changed: bool
 ) -> list[str]:
-    """Return the services to restart after a change. The list of people needs no new links service, and no change of the hub cuts a connection."""
+    """Return the services to restart after a change.
+
+    The list of people needs no new links service, and no change of the hub cuts a connection.
+    """
     changed = set(changed_paths)
     due = {name for name in SERVICES if changed & {*LOADED[name], "%s/%s.service" % (UNITS, name)}}
     if environment_changed:

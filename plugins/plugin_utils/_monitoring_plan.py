@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan of roles monitoring, monitoring_host and monitoring_server: packages, files and units of each host. Pure functions."""
+"""Plan of roles monitoring, monitoring_host and monitoring_server: packages, files and units of
+each host. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ COLLECTORS = (
     "uname",
     "vmstat",
 )
-#: It would wait for a file server that does not answer. Program host_reader asks shares with a time limit.
+#: It would wait for a file server that does not answer. Program host_reader asks shares with a time
+#: limit.
 REMOTE = "nfs4?|cifs|smb3|lustre|ceph|fuse.*|beegfs|gpfs|9p"
 MOST_SAMPLES = 20000
 #: A page about alerts: each has a section with its name.
@@ -100,9 +103,12 @@ CERTIFICATES = (TLS + "/host.pem", TLS + "/client.pem")
 
 
 class Requested(TypedDict):
-    """The requested monitoring: C(__monitoring_wanted) of the role, for the host C(host). C(interval) is in seconds.
+    """The requested monitoring: C(__monitoring_wanted) of the role, for the host C(host).
 
-    C(hosts) are the members of the cluster, C(rules) are changes by name of the alert, and C(programs), C(site_rules) and C(dashboards) contents by name.
+    C(interval) is in seconds.
+
+    C(hosts) are the members of the cluster, C(rules) are changes by name of the alert, and
+    C(programs), C(site_rules) and C(dashboards) contents by name.
     """
 
     host: str
@@ -146,7 +152,9 @@ class Certificate(TypedDict):
 
 
 class CertificateRequest(Certificate):
-    """What the authority signs, for module own_certificate: the name of a file, and the request, empty if the host needs no certificate."""
+    """What the authority signs, for module own_certificate: the name of a file, and the request,
+    empty if the host needs no certificate.
+    """
 
     name: str
     request: str
@@ -164,7 +172,9 @@ class Options(Certificate):
 
 
 class Record(TypedDict, total=False):
-    """Files whose names the site has chosen, those of before, and the packages that the role has installed."""
+    """Files whose names the site has chosen, those of before, and the packages that the role has
+    installed.
+    """
 
     files: list[str]
     former: list[str]
@@ -172,7 +182,11 @@ class Record(TypedDict, total=False):
 
 
 class Plan(TypedDict):
-    """What a host gets. C(early_files) are there before the packages, C(units) are those that run with the files that they load."""
+    """What a host gets.
+
+    C(early_files) are there before the packages, C(units) are those that run with the files that
+    they load.
+    """
 
     packages: list[str]
     lacks_packages: list[str]
@@ -287,7 +301,10 @@ def packages(requested: Requested) -> list[str]:
 
 
 def certificate_names(requested: Requested) -> Certificate:
-    """Return the names and addresses of the host's certificate. Prometheus itself listens on the loopback address only."""
+    """Return the names and addresses of the host's certificate.
+
+    Prometheus itself listens on the loopback address only.
+    """
     names = [name for name in (requested["host"],) if not bad_names([name], [])]
     addresses = [_address_of(requested, requested["host"])]
     if is_server(requested):
@@ -299,7 +316,10 @@ def certificate_names(requested: Requested) -> Certificate:
 
 
 def _web_option(release: str) -> str:
-    """Return the option of node_exporter for TLS. Its version in Ubuntu 22.04, 1.3.1, has the name of before 1.5."""
+    """Return the option of node_exporter for TLS.
+
+    Its version in Ubuntu 22.04, 1.3.1, has the name of before 1.5.
+    """
     return "--web.config" if release == "ubuntu 22.04" else "--web.config.file"
 
 
@@ -328,7 +348,8 @@ def node_exporter(requested: Requested) -> str:
     ]
     return _drop_in(
         command,
-        # Nobody else needs to knock, but for the host itself, which waits until it listens. The certificate of a client decides in any case.
+        # Nobody else needs to knock, but for the host itself, which waits until it listens. The
+        # certificate of a client decides in any case.
         "IPAddressDeny=any",
         "IPAddressAllow=" + " ".join(_allowed(requested)),
         "NoNewPrivileges=true",
@@ -341,7 +362,10 @@ def node_exporter(requested: Requested) -> str:
 
 
 def web_config() -> str:
-    """Return what all daemons require of their clients: a certificate of the authority. They read the files at each connection."""
+    """Return what all daemons require of their clients: a certificate of the authority.
+
+    They read the files at each connection.
+    """
     return _document(
         {
             "tls_server_config": {
@@ -494,7 +518,8 @@ def host_files(requested: Requested) -> list[ManagedFile]:
             "people_see": requested["people_see"],
         }
         entries.append(managed_file(FOLDER + "/usage.json", _document(usage)))
-        # Everybody reads the sums of accounts. A site that no longer shows them has neither the folder nor the last file.
+        # Everybody reads the sums of accounts. A site that no longer shows them has neither the
+        # folder nor the last file.
         if requested["people_see"] == "occupancy":
             entries.append(managed_folder(USAGE, owner="slurm", group="slurm"))
     if requested["has_marks"] and gpu_source(requested):
@@ -513,7 +538,8 @@ def host_files(requested: Requested) -> list[ManagedFile]:
 
 
 def early_files(requested: Requested) -> list[ManagedFile]:
-    """Return the files that have to exist before the packages: these start their daemons at once, open to the network.
+    """Return the files that have to exist before the packages: these start their daemons at once,
+    open to the network.
 
     With the drop-ins they end without their settings, which belong to the group of the packages.
     """
@@ -600,7 +626,10 @@ def targets(requested: Requested, port: int) -> str:
 
 
 def alertmanager_config(requested: Requested) -> str:
-    """Return Alertmanager's configuration. Alerts of a host that is down follow from that, and a wrong clock makes files look old."""
+    """Return Alertmanager's configuration.
+
+    Alerts of a host that is down follow from that, and a wrong clock makes files look old.
+    """
     receivers = requested["receivers"] or [{"name": "nobody"}]
     route = {
         "receiver": receivers[0]["name"],
@@ -852,7 +881,9 @@ def unit_files(requested: Requested) -> dict[str, list[str]]:
 
 
 def services(plan: Plan, found: dict[str, Any], changed_paths: list[str]) -> list[Service]:
-    """Return the units to start or to restart, with the state for each. Units that run as planned are left alone.
+    """Return the units to start or to restart, with the state for each.
+
+    Units that run as planned are left alone.
 
     :param plan: of P(host_plan).
     :param found: what M(monitoring_info) has returned.
@@ -892,7 +923,9 @@ def record_of(found: dict[str, Any], requested: Requested) -> Record:
 
 
 def leaving(found: dict[str, Any], requested: Requested) -> list[str]:
-    """Return the files and units of ours that the host no longer has, such as a host that was Prometheus' before."""
+    """Return the files and units of ours that the host no longer has, such as a host that was
+    Prometheus' before.
+    """
     planned = {entry["path"] for entry in host_files(requested) + server_files(requested)}
     unused = {
         path for path in _all_paths() if path not in planned and not _is_written(path, planned)
@@ -907,7 +940,10 @@ def _is_written(path: str, planned: set[str]) -> bool:
 
 
 def _all_paths() -> list[str]:
-    """Return the paths that a host may have beside those of the record. Keys and certificates are not among them."""
+    """Return the paths that a host may have beside those of the record.
+
+    Keys and certificates are not among them.
+    """
     units = [
         GPU_UNIT,
         HOST_UNIT,
@@ -1055,8 +1091,9 @@ def read_options(requested: Requested) -> Options:
 def host_plan(found: dict[str, Any], requested: Requested) -> Plan:
     """Return the plan of a host, and what is wrong before anything changes.
 
-    C(found) is a result of M(trainyard.gpu.monitoring_info), C(requested) the request for the host, as role monitoring makes it from its variables.
-    Returns C(packages), C(early_files), C(host_files), C(server_files), C(absent), C(units), C(stop), C(problems) and C(warnings).
+    C(found) is a result of M(trainyard.gpu.monitoring_info), C(requested) the request for the host,
+    as role monitoring makes it from its variables. Returns C(packages), C(early_files),
+    C(host_files), C(server_files), C(absent), C(units), C(stop), C(problems) and C(warnings).
     """
     requested = _converted(requested)
     needed = packages(requested)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Network settings of NCCL, Gloo, MPI and Horovod. Pure functions over the members that M(cluster_members) returned."""
+"""Network settings of NCCL, Gloo, MPI and Horovod.
+
+Pure functions over the members that M(cluster_members) returned.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ def _each(hosts: Iterable[Member], value: Callable[[Member], object]) -> str:
 
 
 class _Transport(NamedTuple):
-    """How NCCL moves data: over RDMA on all hosts (C(whole)), on some (C(partly)), which is not used, or on none."""
+    """How NCCL moves data: over RDMA on all hosts (C(whole)), on some (C(partly)), which is not
+    used, or on none.
+    """
 
     whole: bool
     partly: bool
@@ -81,7 +86,8 @@ def _interface_problems(hosts: list[Member], launcher: str, fabric_network: str)
 
 def _environment(host: Member, launcher: str, transport: _Transport) -> dict[str, str]:
     """Return the variables of a host's ranks that follow from the host."""
-    # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for the rendezvous; horovodrun has one name for both.
+    # Without the sign it is a prefix: bond0 also matches bond0.100. With RDMA, sockets are only for
+    # the rendezvous; horovodrun has one name for both.
     socket = host["fabric_interface"]
     if transport.whole and launcher != "horovodrun":
         socket = host["interface"]
@@ -142,7 +148,9 @@ def network_settings(
 def _one_for_all(
     environment: dict[str, dict[str, str]], launcher: str
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the common environment of all hosts, by host, and its differences from each host's own settings."""
+    """Return the common environment of all hosts, by host, and its differences from each host's own
+    settings.
+    """
     merged, notes = {}, []
     for variable in sorted({name for settings in environment.values() for name in settings}):
         values = {name: settings.get(variable, "none") for name, settings in environment.items()}

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The NFS mounts of a host: what is requested, what differs on the host, and conflicts. Pure functions."""
+"""The NFS mounts of a host: what is requested, what differs on the host, and conflicts.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 UNITS = "/etc/systemd/system"
 # People write on the share, so no file on it gives rights of another, unless the site wants it.
 SAFE_OPTIONS = {"nosuid": "suid", "nodev": "dev"}
-#: A cluster with more hosts has this many connections of each client, if the site has not set a number.
+#: A cluster with more hosts has this many connections of each client, if the site has not set a
+#: number.
 SMALL_CLUSTER, CONNECTIONS = 4, 4
 # Options of a line in fstab that the kernel does not show.
 FSTAB_OPTIONS = ["x-trainyard.placed", "x-systemd.mount-timeout=infinity"]
@@ -128,7 +132,8 @@ class Plan(TypedDict):
     as_requested: bool
     #: Entries of C(question) whose server does not answer.
     hanging: list[Question]
-    #: C(target) and C(options) of mounts that only lack these options, which are added while they are in use.
+    #: C(target) and C(options) of mounts that only lack these options, which are added while they
+    #: are in use.
     tightened: list[dict[str, Any]]
     #: Mount points of stale mounts to unmount lazily.
     detached: list[str]
@@ -185,12 +190,16 @@ def _at_next_mount(chosen: list[str], automatic: list[str]) -> list[str]:
 
 
 def _mount(mount: dict[str, Any], server: str, chosen: list[str], later: list[str]) -> Mount:
-    """Return one of nfs_mounts. C(chosen) are its options, apart from those C(later), which it has from its next mount on."""
+    """Return one of nfs_mounts.
+
+    C(chosen) are its options, apart from those C(later), which it has from its next mount on.
+    """
     # In the kernel's notation.
     path, target = normal_path(mount["path"]), normal_path(mount.get("target") or mount["path"])
     options = chosen + later
     if not _option_names(options) & {"retry", "bg", "fg"}:
-        # A week in minutes: at boot the server may take long to start, and a failed unit stays failed.
+        # A week in minutes: at boot the server may take long to start, and a failed unit stays
+        # failed.
         options.append("retry=10080")
     entry: Mount = {
         "target": target,
@@ -215,9 +224,11 @@ def nfs_mounts(
 ) -> list[Mount]:
     """Return the mounts of a host, with source, options and names of units.
 
-    C(mounts) have server, path, target (default: path) and options (default: C(options)). A server may be a member of the cluster, by name or address; its own
-    folders are left out. C(version) and C(nconnect) are for mounts whose options do not have them. With C(nconnect) 0 the number of hosts decides about the
-    connections. A mount in use keeps those that it has: then C(at_next_mount) has the option.
+    C(mounts) have server, path, target (default: path) and options (default: C(options)). A server
+    may be a member of the cluster, by name or address; its own folders are left out. C(version) and
+    C(nconnect) are for mounts whose options do not have them. With C(nconnect) 0 the number of
+    hosts decides about the connections. A mount in use keeps those that it has: then
+    C(at_next_mount) has the option.
     """
     connections, automatic = int(nconnect), []
     if connections == 0 and len(members) > SMALL_CLUSTER:
@@ -242,7 +253,10 @@ def _question(mount: Mount) -> Question:
 
 
 def unit_files(mounts: list[Mount], unit: str) -> list[File]:
-    """Return C(path) and C(content) of the unit files of mounts; none for C(fstab). QuoteError: a value that a unit file cannot represent."""
+    """Return C(path) and C(content) of the unit files of mounts; none for C(fstab).
+
+    QuoteError: a value that a unit file cannot represent.
+    """
     files: list[File] = []
     for mount in mounts if unit != "fstab" else ():
         words = {
@@ -267,7 +281,9 @@ def unit_files(mounts: list[Mount], unit: str) -> list[File]:
 
 
 def leaving(placed: list[Placed], mounts: list[Mount], unit: str) -> list[Placed]:
-    """Return the mounts of an earlier run that are no longer configured, or whose configuration differs."""
+    """Return the mounts of an earlier run that are no longer configured, or whose configuration
+    differs.
+    """
     sources = {mount["target"]: mount["source"] for mount in mounts}
     return [
         entry
@@ -319,7 +335,10 @@ def _problem(mount: FoundMount, gone: set[str]) -> str:
 
 
 def problems(found: list[FoundMount], gone: set[str]) -> list[str]:
-    """Return the conflicts of mounts with what is on the host, one sentence each. Targets in C(gone) are unmounted first."""
+    """Return the conflicts of mounts with what is on the host, one sentence each.
+
+    Targets in C(gone) are unmounted first.
+    """
     texts = [_problem(mount, gone) for mount in found]
     return [text for text in texts if text]
 
@@ -364,7 +383,9 @@ def _has_files(found: dict[str, Any], files: list[File]) -> bool:
 
 
 def _only_tightened(states: dict[str, FoundMount]) -> dict[str, list[str]]:
-    """Return the options that are added to mounts as they are, by target, because jobs keep their files open."""
+    """Return the options that are added to mounts as they are, by target, because jobs keep their
+    files open.
+    """
     return {
         target: mount["differences"]
         for target, mount in states.items()
@@ -414,7 +435,8 @@ def _by_target(found: list[FoundMount]) -> dict[str, FoundMount]:
 def _stale(mounts: list[FoundMount], waited: Sequence[FoundMount]) -> tuple[list[str], list[str]]:
     """Return (targets to detach, targets to mount again) of the stale mounts.
 
-    A mount point below the root may be mounted into the container itself, which a lazy unmount does not reach.
+    A mount point below the root may be mounted into the container itself, which a lazy unmount does
+    not reach.
     """
     # A hanging mount may be stale when its server answers again.
     stale = [mount["target"] for mount in [*mounts, *waited] if mount["state"] == "stale"]
@@ -430,10 +452,14 @@ def nfs_client_plan(
     waited: Sequence[FoundMount] = (),
     now: Sequence[FoundMount] = (),
 ) -> Plan:
-    """Return the plan. C(mounts) are those of nfs_mounts, and C(unit) is the kind of their units: C(mount), C(automount) or C(fstab).
+    """Return the plan.
 
-    C(found) is the result of nfs_mount_info. It is empty before the host is read, and then only C(question) and C(files) are of use. C(waited) are the mounts
-    that were read again because their server did not answer, C(now) those at the end, C(timeout) seconds after they were requested.
+    C(mounts) are those of nfs_mounts, and C(unit) is the kind of their units: C(mount),
+    C(automount) or C(fstab).
+
+    C(found) is the result of nfs_mount_info. It is empty before the host is read, and then only
+    C(question) and C(files) are of use. C(waited) are the mounts that were read again because their
+    server did not answer, C(now) those at the end, C(timeout) seconds after they were requested.
     """
     states = _by_target(found.get("mounts") or [])
     ours = _without_those_of_the_site(mounts, states)
@@ -466,13 +492,18 @@ def nfs_client_plan(
 
 
 def _without_those_of_the_site(mounts: list[Mount], states: dict[str, FoundMount]) -> list[Mount]:
-    """Return the mounts that the role manages. It leaves the site's own alone, but they must match the configuration."""
+    """Return the mounts that the role manages.
+
+    It leaves the site's own alone, but they must match the configuration.
+    """
     of_the_site = {target for target, mount in states.items() if mount["configured_in"]}
     return [mount for mount in mounts if mount["target"] not in of_the_site]
 
 
 def _in_order(options: dict[str, list[str]], targets: list[str]) -> list[dict[str, Any]]:
-    """Return C(target) and C(options) of those mounts that have options here, in the order of the targets."""
+    """Return C(target) and C(options) of those mounts that have options here, in the order of the
+    targets.
+    """
     return [
         {"target": target, "options": options[target]} for target in targets if target in options
     ]
@@ -503,6 +534,9 @@ def decide_nfs_client_plan(
     waited: dict[str, Any] | None = None,
     now: dict[str, Any] | None = None,
 ) -> Plan:
-    """As nfs_client_plan. C(waited) and C(now) are results of nfs_mount_info, empty before it has run. Raises QuoteError."""
+    """As nfs_client_plan.
+
+    C(waited) and C(now) are results of nfs_mount_info, empty before it has run. Raises QuoteError.
+    """
     readings = [(reading or {}).get("mounts") or [] for reading in (waited, now)]
     return nfs_client_plan(found, mounts, unit, timeout, *readings)

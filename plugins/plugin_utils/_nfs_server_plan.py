@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What an NFS server exports to which clients, what differs on the host, and conflicts. Pure functions."""
+"""What an NFS server exports to which clients, what differs on the host, and conflicts.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +106,8 @@ def cluster_clients(
 ) -> list[str]:
     """Return the addresses of the other members, sorted.
 
-    The address of a member that does not answer is unknown, unless the inventory has it: C(inventory_addresses). The clients of an earlier run,
-    C(own_clients), are then kept.
+    The address of a member that does not answer is unknown, unless the inventory has it:
+    C(inventory_addresses). The clients of an earlier run, C(own_clients), are then kept.
     """
     peers = [member for member in members if member["name"] != host]
     addresses = [member["address"] for member in peers if member["reachable"]] + list(
@@ -146,7 +149,8 @@ def served(
 ) -> list[Served]:
     """Return the exports that have clients.
 
-    C(cluster) and C(clients) are clients of all exports, C(options) those of an export without options of its own.
+    C(cluster) and C(clients) are clients of all exports, C(options) those of an export without
+    options of its own.
     """
     found: list[Served] = []
     for export in exports:
@@ -160,7 +164,10 @@ def served(
 
 
 def folders(exports: list[Export], options: list[str], uid: int) -> list[dict[str, Any]]:
-    """Return the exported folders for shared_folders. If root of the clients is mapped to another user, that user gets full access, unless disabled."""
+    """Return the exported folders for shared_folders.
+
+    If root of the clients is mapped to another user, that user gets full access, unless disabled.
+    """
     found = []
     for export in exports:
         folder: dict[str, Any] = {"path": export["path"]}
@@ -181,7 +188,9 @@ def _numbers(settings: Settings) -> dict[str, int]:
 
 
 def settings_differ(found: dict[str, Any], settings: Settings) -> bool:
-    """Return whether the running server has other settings than requested. Settings that are not requested may have any value.
+    """Return whether the running server has other settings than requested.
+
+    Settings that are not requested may have any value.
 
     C(found) is the result of nfs_server_info.
     """
@@ -250,7 +259,11 @@ class Requested(NamedTuple):
 
 
 def nfs_server_plan(found: dict[str, Any], requested: Requested) -> Plan:
-    """Return the plan. C(found) is the result of nfs_server_info, with the clients of an earlier run (C(own_clients)); empty before the host is read."""
+    """Return the plan.
+
+    C(found) is the result of nfs_server_info, with the clients of an earlier run (C(own_clients));
+    empty before the host is read.
+    """
     cluster = cluster_clients(
         requested.members,
         requested.host,

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Files and folders that roles place, whether a host has them as requested, and rows about differences. Pure functions."""
+"""Files and folders that roles place, whether a host has them as requested, and rows about
+differences. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class FileOptions(TypedDict, total=False):
-    """Options of an entry that most entries leave out. C(validate) is a command with %s for the path, C(replace) whether a file that is there changes."""
+    """Options of an entry that most entries leave out.
+
+    C(validate) is a command with %s for the path, C(replace) whether a file that is there changes.
+    """
 
     owner: str
     group: str
@@ -89,7 +94,8 @@ def _differs(entry: ManagedFile, found: Found | None) -> bool:
 def files_differ(entries: list[ManagedFile], found: dict[str, Found]) -> bool:
     """Return whether module managed_files would change one of the entries.
 
-    C(found) are the files of module host_info by path. Entries are files with C(content), folders, and what is to be absent. They belong to root, as every
-    file below a folder that only root may write.
+    C(found) are the files of module host_info by path. Entries are files with C(content), folders,
+    and what is to be absent. They belong to root, as every file below a folder that only root may
+    write.
     """
     return any(_differs(entry, found.get(entry["path"])) for entry in entries)

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host is asked before anything changes: names to resolve, connections to try, accounts to look up. Pure functions."""
+"""What a host is asked before anything changes: names to resolve, connections to try, accounts to
+look up. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from typing import NotRequired
 
 NFS_PORT = 2049
-# What the distributions have, for a host whose package lists are empty. Ubuntu's: packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
+# What the distributions have, for a host whose package lists are empty. Ubuntu's:
+# packages.ubuntu.com as quoted in tests/fixtures/ubuntu.
 OF_DISTRIBUTION = {
     "debian 12": {"slurmd": "22.05.8", "podman": "4.3.1"},
     "debian 13": {"slurmd": "24.11.5", "podman": "5.4.2"},
@@ -34,7 +37,10 @@ _ADDRESS = re.compile(r"([0-9.]+|[0-9A-Fa-f]*:[0-9A-Fa-f:]*)(/[0-9]+)?$")
 
 
 class DiskNeed(TypedDict):
-    """What one file system must have free, in MiB, for which folders. C(copies) is whether all of it is podman's."""
+    """What one file system must have free, in MiB, for which folders.
+
+    C(copies) is whether all of it is podman's.
+    """
 
     paths: list[str]
     needed: int
@@ -52,7 +58,9 @@ class Target(TypedDict):
 
 
 class Plan(TypedDict):
-    """What a host is asked: C(names) to resolve, C(connect), connections to try, and C(groups), the number of each group to look up."""
+    """What a host is asked: C(names) to resolve, C(connect), connections to try, and C(groups), the
+    number of each group to look up.
+    """
 
     names: list[str]
     connect: list[Target]
@@ -60,7 +68,10 @@ class Plan(TypedDict):
 
 
 class WithoutRdma(TypedDict):
-    """A mount with option rdma that cannot work. C(found) is text, and C(on_server) whether it is the server that lacks RDMA."""
+    """A mount with option rdma that cannot work.
+
+    C(found) is text, and C(on_server) whether it is the server that lacks RDMA.
+    """
 
     server: str
     found: str
@@ -76,7 +87,10 @@ class FewerPorts(TypedDict):
 
 
 class MtuDifference(TypedDict):
-    """A network (a word) whose interfaces have different MTUs. C(by_mtu) are the hosts by MTU in bytes, and C(found) is that as text."""
+    """A network (a word) whose interfaces have different MTUs.
+
+    C(by_mtu) are the hosts by MTU in bytes, and C(found) is that as text.
+    """
 
     network: str
     hosts: list[str]
@@ -127,7 +141,9 @@ def disks(answer: dict[str, Any], path: str, mib: int, storage: str = "") -> lis
 
 
 def differences(gpus: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what the hosts with GPUs do not have in common: the branch of the C(driver), the version of C(nccl). A host without one has no say."""
+    """Return what the hosts with GPUs do not have in common: the branch of the C(driver), the
+    version of C(nccl). A host without one has no say.
+    """
     branches = {gpu["driver"].split(".")[0] for gpu in gpus if gpu["driver"]}
     builds = {gpu["nccl"]["version"] for gpu in gpus if gpu["nccl"]["version"]}
     return [name for name, found in (("driver", branches), ("nccl", builds)) if len(found) > 1]
@@ -140,9 +156,11 @@ def _on_fabric(member: dict[str, Any]) -> dict[str, str]:
 
 
 def to_peers(members: Sequence[dict[str, Any]], host: str, port: int | str) -> list[Target]:
-    """Return connections to the cluster's other reachable hosts, on the cluster network and, from the host's own address, on each fabric network.
+    """Return connections to the cluster's other reachable hosts, on the cluster network and, from
+    the host's own address, on each fabric network.
 
-    An unreachable member is a finding already, and no other host needs to wait for it. The source is given because routes could use another network.
+    An unreachable member is a finding already, and no other host needs to wait for it. The source
+    is given because routes could use another network.
     """
     mine = [_on_fabric(member) for member in members if member["name"] == host]
     own = mine[0] if mine else {}
@@ -181,7 +199,9 @@ def to_nfs_servers(
     host: str,
     storage: str,
 ) -> list[Target]:
-    """Return connections to the NFS servers, except to the storage host, which may not be a server yet, and to the host itself."""
+    """Return connections to the NFS servers, except to the storage host, which may not be a server
+    yet, and to the host itself.
+    """
     targets: list[Target] = []
     for mount in mounts:
         server = mount["server"]
@@ -211,9 +231,12 @@ def nfs_without_rdma(
     storage: str,
     answering: Sequence[dict[str, Any]],
 ) -> list[WithoutRdma]:
-    """Return the mounts of a host with option rdma that cannot work. C(answering) has the facts of each host that answers.
+    """Return the mounts of a host with option rdma that cannot work.
 
-    Without C(mounts), the share of C(storage) is mounted. Of a server outside of the cluster, only its mount tells.
+    C(answering) has the facts of each host that answers.
+
+    Without C(mounts), the share of C(storage) is mounted. Of a server outside of the cluster, only
+    its mount tells.
     """
     facts = {each["name"]: each for each in answering}
     found: list[WithoutRdma] = []
@@ -261,7 +284,10 @@ def nfs_client_names(clients: Sequence[str], exports: Sequence[dict[str, Any]]) 
 
 
 def gids(users: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return the number of each group. Users without groups get a group of the same name and number."""
+    """Return the number of each group.
+
+    Users without groups get a group of the same name and number.
+    """
     numbers = {user["name"]: user["uid"] for user in users if not user.get("groups")}
     return dict(numbers, **{group["name"]: group["gid"] for group in groups})
 
@@ -269,8 +295,9 @@ def gids(users: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> d
 class Requested(NamedTuple):
     """What the variables say about NFS and people.
 
-    C(mounts) and C(options) are C(nfs_client_mounts) and C(nfs_client_options), C(clients) and C(exports) are C(nfs_server_clients) and C(nfs_server_exports),
-    C(users) and C(groups) are C(shared_storage_users) and C(shared_storage_groups).
+    C(mounts) and C(options) are C(nfs_client_mounts) and C(nfs_client_options), C(clients) and
+    C(exports) are C(nfs_server_clients) and C(nfs_server_exports), C(users) and C(groups) are
+    C(shared_storage_users) and C(shared_storage_groups).
     """
 
     mounts: Sequence[dict[str, Any]] = ()
@@ -288,7 +315,10 @@ def preflight_plan(
     storage: str,
     requested: Requested,
 ) -> Plan:
-    """Return what a host is asked. C(port) is the one for ssh, and C(storage) the host of the share."""
+    """Return what a host is asked.
+
+    C(port) is the one for ssh, and C(storage) the host of the share.
+    """
     targets = to_peers(members, host, port)
     targets += to_nfs_servers(requested.mounts, requested.options, members, host, storage)
     connect: list[Target] = []
@@ -317,11 +347,13 @@ def wrong_names(
     loopback: str,
     answering: Sequence[dict[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Return the members whose name has other addresses than their own (C(resolved), C(addresses) by name).
+    """Return the members whose name has other addresses than their own (C(resolved), C(addresses)
+    by name).
 
-    Hosts often have a second name or address for management. So an address of any interface of the member is right, C(answering) has the facts of each
-    host that answers. Of a host that does not answer, only a loopback address or one of another member is known to be wrong. C(loopback) is a regular
-    expression.
+    Hosts often have a second name or address for management. So an address of any interface of the
+    member is right, C(answering) has the facts of each host that answers. Of a host that does not
+    answer, only a loopback address or one of another member is known to be wrong. C(loopback) is a
+    regular expression.
     """
     taken = {member["address"] for member in members}
     of_hosts = {facts["name"]: _addresses(facts) for facts in answering}
@@ -341,7 +373,9 @@ def wrong_names(
 
 
 def _interfaces(members: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return the interface of each member by network, as a finding names the network: C(cluster), C(fabric), and a rail with its CIDR."""
+    """Return the interface of each member by network, as a finding names the network: C(cluster),
+    C(fabric), and a rail with its CIDR.
+    """
     found = {
         "cluster": {member["name"]: member["interface"] for member in members},
         "fabric": {member["name"]: member["fabric_interface"] for member in members},
@@ -356,9 +390,11 @@ def _interfaces(members: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
 def rdma_ports_missing(
     members: Sequence[dict[str, Any]], answering: Sequence[dict[str, Any]]
 ) -> list[FewerPorts]:
-    """Return the training hosts with fewer active RDMA ports of the highest rate (Gb/s) than another one.
+    """Return the training hosts with fewer active RDMA ports of the highest rate (Gb/s) than
+    another one.
 
-    NCCL uses a ring of all hosts, and the host with the fewest ports limits it. If a host has none, all hosts use sockets.
+    NCCL uses a ring of all hosts, and the host with the fewest ports limits it. If a host has none,
+    all hosts use sockets.
     """
     names = [member["name"] for member in members if member["slots"]]
     ports = {
@@ -402,7 +438,8 @@ def mtu_differences(
 ) -> list[MtuDifference]:
     """Return the networks of the cluster whose interfaces have different MTUs.
 
-    A host with a larger one sends packets that the others drop, if no router tells it. Old facts have no MTU.
+    A host with a larger one sends packets that the others drop, if no router tells it. Old facts
+    have no MTU.
     """
     facts = {host["name"]: host for host in answering}
     different: list[MtuDifference] = []
@@ -421,7 +458,10 @@ def mtu_differences(
 def _hosts_by_mtu(
     interfaces: dict[str, str], facts: dict[str, dict[str, Any]]
 ) -> dict[int, list[str]]:
-    """Return the names of hosts by the MTU of their interface in one network. C(interfaces) are names of interfaces by host."""
+    """Return the names of hosts by the MTU of their interface in one network.
+
+    C(interfaces) are names of interfaces by host.
+    """
     by_mtu: dict[int, list[str]] = {}
     for name, interface in interfaces.items():
         for card in facts.get(name, {}).get("interfaces", []):

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Loads the collection's filters, their functions, and the rules that some of them read, once per run.
+"""Loads the collection's filters, their functions, and the rules that some of them read, once per
+run.
 
 Ansible forks a process for each task on each host, and what that process loads is lost with it.
 """

@@ -2,9 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Quotes values for configuration files, so that they are read back unchanged. A value that a format cannot represent is rejected and never written.
+"""Quotes values for configuration files, so that they are read back unchanged.
 
-The input is validated earlier. This is for values from elsewhere, such as from a role that is used alone.
+A value that a format cannot represent is rejected and never written.
+
+The input is validated earlier. This is for values from elsewhere, such as from a role that is used
+alone.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import 
 
 __all__ = ["FORMATS", "QuoteError", "quoted"]
 
-# Other values are not quoted, so that a correct file stays unchanged: a change restarts its services.
+# Other values are not quoted, so that a correct file stays unchanged: a change restarts its
+# services.
 _OF_UNITS = re.compile(r"""[\s"'\\%$;]|\A\Z""")
 _OF_ENVIRONMENT_FILES = re.compile(r"""[\s"'\\`$#;]""")
 

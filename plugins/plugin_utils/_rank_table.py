@@ -4,8 +4,9 @@
 
 """Rank tables of HCCL: which device of which server has which rank.
 
-The format without a version is that of MindSpore before 1.0. It has one instance for each rank. Format 1.0 has a list of servers with their devices. Both have
-a string for every value, numbers included. Format 1.2 adds the super node of each device, which no tool on the host reports.
+The format without a version is that of MindSpore before 1.0. It has one instance for each rank.
+Format 1.0 has a list of servers with their devices. Both have a string for every value, numbers
+included. Format 1.2 adds the super node of each device, which no tool on the host reports.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def rank_table(
     board_id: str = "0x0020",
     chip_info: str = "910",
 ) -> dict[str, Any]:
-    """The table of hosts in rank order. A host is {name, server_id, devices: [{id, address}]}. RankTableError: HCCL would not take it."""
+    """The table of hosts in rank order.
+
+    A host is {name, server_id, devices: [{id, address}]}. RankTableError: HCCL would not take it.
+    """
     reason = refusal(format)
     if reason:
         raise RankTableError(reason)
@@ -80,7 +84,8 @@ def rank_table(
 
 
 def _legacy(servers: list[Server], ranks: _Ranks, board_id: str, chip_info: str) -> dict[str, Any]:
-    # Devices of one server are on networks of their own, which is why the names of interfaces are counted for a server.
+    # Devices of one server are on networks of their own, which is why the names of interfaces are
+    # counted for a server.
     each = len(servers[0]["devices"])
     return {
         "board_id": str(board_id),
@@ -160,7 +165,11 @@ def _servers(hosts: list[dict[str, Any]]) -> list[Server]:
 
 
 def _devices(host: str, entries: list[dict[str, Any]], addresses: dict[str, str]) -> list[Device]:
-    """The devices of a host. C(addresses) says whose the addresses are that the table has already. Those of this host are added."""
+    """The devices of a host.
+
+    C(addresses) says whose the addresses are that the table has already. Those of this host are
+    added.
+    """
     devices: dict[str, Device] = {}
     for entry in entries:
         number, address = str(entry.get("id")), str(entry.get("address") or "").strip()

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Judges the findings of verify and builds the report: data in, one report out. Reads and writes no files and does not use the clock."""
+"""Judges the findings of verify and builds the report: data in, one report out.
+
+Reads and writes no files and does not use the clock.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ NOT_MADE = ("skipped", "not_evaluated")
 # From good to bad. Of several findings in one place the worst counts.
 SEVERITY = ("pass", "skipped", "not_evaluated", "warn", "fail")
 TAIL_LINES = 60
-# Smaller differences of a bandwidth are ignored, because two runs of a healthy cluster differ as well.
+# Smaller differences of a bandwidth are ignored, because two runs of a healthy cluster differ as
+# well.
 NOTICEABLE = 0.05
 PEAK = "peak bandwidth, "
 # Longer lists are not readable in one sentence.
@@ -45,12 +49,16 @@ HOST_KEYS = (
     "scheduler",
 )
 REMOVED = "[removed]"
-#: Findings, hosts of the cluster, or published checks. The schema of the report says what they have.
+#: Findings, hosts of the cluster, or published checks. The schema of the report says what they
+#: have.
 Entries = Sequence[Mapping[str, Any]]
 
 
 class ReportError(ValueError):
-    """The data is not a valid report, or a file has none. The message names the value, its place, and the allowed values."""
+    """The data is not a valid report, or a file has none.
+
+    The message names the value, its place, and the allowed values.
+    """
 
 
 # --- nothing secret ---------------------------------------------------------------------------------------------------------
@@ -104,7 +112,8 @@ _SECRETS = (
         ),
         r"\g<1>" + REMOVED,
     ),
-    # 'password: ...' and 'password = ...' may contain spaces. An indented next line belongs to YAML; one without indentation follows a prompt.
+    # 'password: ...' and 'password = ...' may contain spaces. An indented next line belongs to
+    # YAML; one without indentation follows a prompt.
     (
         re.compile(
             r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)"
@@ -146,7 +155,8 @@ _SECRETS = (
         r"\g<1>" + REMOVED,
     ),
     (re.compile(r"(\"auth\"\s*:\s*\")[^\"]+"), r"\g<1>" + REMOVED),
-    # Tokens with a known form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS, Slack, OpenAI, and JSON Web Tokens.
+    # Tokens with a known form: of GitHub, GitLab, Hugging Face, NVIDIA, Weights & Biases, AWS,
+    # Slack, OpenAI, and JSON Web Tokens.
     (
         re.compile(
             r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{15,}|hf_[A-Za-z0-9]{20,}|nvapi-[\w-]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
@@ -158,7 +168,9 @@ _SECRETS = (
 
 
 def redact(value: Any) -> Any:
-    """The same data without passwords and tokens at any place, with text that can be written to files."""
+    """The same data without passwords and tokens at any place, with text that can be written to
+    files.
+    """
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, dict):
@@ -202,7 +214,8 @@ def applies(check: Mapping[str, Any], host: Mapping[str, Any], hosts: Entries) -
         "several_gpus": (host.get("gpus") or 0) > 1 and host.get("slots", 2) > 1,
         "rdma": bool(host.get("rdma_devices")),
         "peers": len(hosts) > 1,
-        # Parts of the scheduler that the host has. The key is absent in a cluster without a scheduler.
+        # Parts of the scheduler that the host has. The key is absent in a cluster without a
+        # scheduler.
         "scheduled": "scheduler" in host,
         "node": "node" in host.get("scheduler", ()),
         "controller": "controller" in host.get("scheduler", ()),
@@ -245,7 +258,9 @@ def _missing(check: Mapping[str, Any], host: Mapping[str, Any]) -> Mapping[str, 
 def complete(
     findings: Entries, hosts: Entries, published: Entries, required: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """The findings, and one for each required check that was not made where it applies, so that a missing check does not count as passed."""
+    """The findings, and one for each required check that was not made where it applies, so that a
+    missing check does not count as passed.
+    """
     made = {(entry["id"], name) for entry in findings for name in names_in(entry["host"], hosts)}
     made_somewhere = {entry["id"] for entry in findings}
     missing = []
@@ -361,7 +376,10 @@ class Bandwidth(TypedDict):
 
 
 class Report(TypedDict):
-    """A report as its schema has it. C(generated) and C(compared_with) are times as text, C(seconds) is what the run took."""
+    """A report as its schema has it.
+
+    C(generated) and C(compared_with) are times as text, C(seconds) is what the run took.
+    """
 
     schema_version: int
     cluster: str
@@ -386,7 +404,8 @@ class Report(TypedDict):
 class Run(NamedTuple):
     """What a run of role verify has found, and what it is judged by.
 
-    C(generated) is a time as text, C(published) are the published checks, C(required) the ids of those that must be made.
+    C(generated) is a time as text, C(published) are the published checks, C(required) the ids of
+    those that must be made.
     """
 
     cluster: str
@@ -406,7 +425,10 @@ class Run(NamedTuple):
 
 
 def make(*fields: Any, before: Report | None = None, **more: Any) -> Report:
-    """Return the report. C(fields) and C(more) are those of Run; C(before) is the report to compare with, or None."""
+    """Return the report.
+
+    C(fields) and C(more) are those of Run; C(before) is the report to compare with, or None.
+    """
     run = Run(*fields, **more)
     hosts = [{key: host[key] for key in HOST_KEYS if key in host} for host in run.hosts]
     names = [host["name"] for host in hosts]
@@ -456,13 +478,19 @@ def make(*fields: Any, before: Report | None = None, **more: Any) -> Report:
 
 
 def plain(text: str) -> str:
-    """A log without colours and other control characters. A line that was overwritten with carriage returns is kept as a whole."""
+    """A log without colours and other control characters.
+
+    A line that was overwritten with carriage returns is kept as a whole.
+    """
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r\n", "\n").replace("\r", "\n"))
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
 
 
 def explanations(checks: Entries, logs: Entries) -> list[Explanation]:
-    """Meaning of the errors in logs and in bad findings. Unknown lines are reported only for logs, because findings are shown anyway."""
+    """Meaning of the errors in logs and in bad findings.
+
+    Unknown lines are reported only for logs, because findings are shown anyway.
+    """
     found: list[Explanation] = [
         {**meaning, "host": log["host"]} for log in logs for meaning in explain(log["tail"])
     ]
@@ -513,7 +541,8 @@ class _Changes:
     def bandwidths(self, before: Report, now: Report) -> None:
         """Note other bandwidths of the whole cluster and of single hosts.
 
-        Bandwidths of different collectives are not comparable. Pairs and groups are measured only if the whole cluster is too slow.
+        Bandwidths of different collectives are not comparable. Pairs and groups are measured only
+        if the whole cluster is too slow.
         """
         if before["bandwidth"]["collective"] != now["bandwidth"]["collective"]:
             return
@@ -531,7 +560,10 @@ class _Changes:
             )
 
     def devices(self, before: Report, now: Report) -> None:
-        """Note the devices of two burn-ins that differ. A device is the same as long as its serial number is."""
+        """Note the devices of two burn-ins that differ.
+
+        A device is the same as long as its serial number is.
+        """
         old, new = (
             {device["serial"]: device for device in report.get("burn_in", [])}
             for report in (before, now)
@@ -550,7 +582,9 @@ class _Changes:
                 self.note(_device_name(device), device["host"], device["verdict"], "not there")
 
     def _rates(self, name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Note the tests of a device whose rate differs by more than two runs of a healthy device do."""
+        """Note the tests of a device whose rate differs by more than two runs of a healthy device
+        do.
+        """
         for test, rate in now["rates"].items():
             was = before["rates"].get(test)
             noticeable = max(NOTICEABLE, tolerance(now["kind"], test))
@@ -646,7 +680,9 @@ def merged(meanings: Iterable[Explanation]) -> list[dict[str, Any]]:
 
 
 def _case_kind(entry: Mapping[str, Any], lacking: Entries, warnings_fail: bool) -> str:
-    """Return what a finding is in JUnit: failure, error, skipped, system-out (a warning), or empty if it passed."""
+    """Return what a finding is in JUnit: failure, error, skipped, system-out (a warning), or empty
+    if it passed.
+    """
     verdict = entry["verdict"]
     if verdict == "fail" or verdict == "warn" and warnings_fail:
         return "failure"
@@ -681,7 +717,10 @@ def _add_case(
 
 
 def junit(report: Report, published: Entries) -> str:
-    """The report as JUnit XML: a suite per host or group of hosts, a case per finding. Findings that fail the verdict are failures or errors."""
+    """The report as JUnit XML: a suite per host or group of hosts, a case per finding.
+
+    Findings that fail the verdict are failures or errors.
+    """
     titles = {check["id"]: check["title"] for check in published}
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
     warnings_fail = report["verdict"] == "fail" and any(
@@ -720,9 +759,12 @@ def _xml(text: str) -> str:
 
 
 def suspect_inventory(report: Report, former: Sequence[str] = ()) -> str:
-    """Group suspect, as a second inventory for -i. It is empty if there are no suspects, so that a command line can always name it.
+    """Group suspect, as a second inventory for -i.
 
-    A former suspect stays until a run that measures it finds it in order: one that leaves it out, or measures nothing, says nothing of it.
+    It is empty if there are no suspects, so that a command line can always name it.
+
+    A former suspect stays until a run that measures it finds it in order: one that leaves it out,
+    or measures nothing, says nothing of it.
     """
     measured = [host for run in report["bandwidth"]["runs"] for host in run["hosts"]]
     names = list(

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reports as files on the controller: one folder for each, written completely or not at all; and reports of earlier runs."""
+"""Reports as files on the controller: one folder for each, written completely or not at all; and
+reports of earlier runs.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ def load_schema() -> dict[str, Any]:
 def problem_of(
     value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None, where: str = ""
 ) -> str:
-    """Why the value does not match the schema; '' if it does. Supports the part of JSON Schema that report.schema.json uses."""
+    """Why the value does not match the schema; '' if it does.
+
+    Supports the part of JSON Schema that report.schema.json uses.
+    """
     root = root or schema
     if "$ref" in schema:
         problem = problem_of(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root, where)
@@ -153,7 +158,10 @@ def _show(value: Any) -> str:
 
 
 def read(path: str, schema: Mapping[str, Any]) -> Report:
-    """The report in a file, or in the folder of one. ReportError: there is none, or it does not match the schema."""
+    """The report in a file, or in the folder of one.
+
+    ReportError: there is none, or it does not match the schema.
+    """
     file = os.path.join(path, REPORT) if os.path.isdir(path) else path
     try:
         with open(file, encoding="utf-8") as opened:
@@ -229,7 +237,9 @@ def folders(folder: str) -> list[str]:
 
 
 def read_as_inventory(folder: str, sources: Iterable[str]) -> str:
-    """The inventory source through which Ansible would read files in this folder as inventories, or ''."""
+    """The inventory source through which Ansible would read files in this folder as inventories, or
+    ''.
+    """
     folder = os.path.realpath(folder)
     for source in sources:
         root = os.path.realpath(source)
@@ -241,7 +251,10 @@ def read_as_inventory(folder: str, sources: Iterable[str]) -> str:
 
 
 def write(folder: str, generated: str, files: Mapping[str, str]) -> str:
-    """Write the files of one report, by name, into a folder named after its time. Returns its path. It is written completely or not at all."""
+    """Write the files of one report, by name, into a folder named after its time.
+
+    Returns its path. It is written completely or not at all.
+    """
     os.makedirs(folder, mode=0o750, exist_ok=True)
     name = generated.replace(":", "-")
     part = os.path.join(folder, ".%s.%d" % (name, os.getpid()))

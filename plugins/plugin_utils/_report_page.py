@@ -4,7 +4,8 @@
 
 """A page of one or two reports: one file without scripts and external resources.
 
-The templates escape all text from hosts. Curves need matplotlib. Without it the page has only their numbers and says so.
+The templates escape all text from hosts. Curves need matplotlib. Without it the page has only their
+numbers and says so.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ WORDS = {
 SIGNS = {"pass": "✓", "warn": "!", "fail": "✕", "skipped": "–", "not_evaluated": "?", "": "·"}
 # The slow runs matter; 64 hosts have 2016 pairs.
 SLOWEST = 12
-# Up to this number every host has a distinguishable curve, its own column, and its name in a list of hosts.
+# Up to this number every host has a distinguishable curve, its own column, and its name in a list
+# of hosts.
 HOSTS_NAMED = 8
 # Longer names are shortened beside a curve, and may be broken in a line.
 LABEL, LINE = 18, 28
@@ -266,7 +268,10 @@ def crew(names: Sequence[str], hosts: Entries) -> Crew:
 
 
 def _pattern(hosts: Entries) -> re.Pattern[str] | None:
-    """The names of hosts as words of a text, the longest first: one may begin with another. None if there is none to find."""
+    """The names of hosts as words of a text, the longest first: one may begin with another.
+
+    None if there is none to find.
+    """
     names = sorted(
         (re.escape(host["name"]) for host in hosts if len(host["name"]) <= LINE),
         key=len,
@@ -284,7 +289,9 @@ def unbroken(text: str, names: re.Pattern[str] | None) -> Markup:
 
 
 def groups(report: Report, published: Entries) -> list[dict[str, Any]]:
-    """What to do: findings that differ only in their host are merged, and those that fail the verdict come first."""
+    """What to do: findings that differ only in their host are merged, and those that fail the
+    verdict come first.
+    """
     lacking = not_made(report["checks"], report["hosts"], published, report["required"])
     kinds: list[tuple[str, Entries]] = [
         ("fail", [entry for entry in report["checks"] if entry["verdict"] == "fail"]),
@@ -311,7 +318,10 @@ def groups(report: Report, published: Entries) -> list[dict[str, Any]]:
 
 
 def _columns(hosts: Entries, column_of: Callable[[str], tuple[str, ...]]) -> list[list[str]]:
-    """Return the names of the hosts of each column. Those of many hosts that are alike in all checks share one."""
+    """Return the names of the hosts of each column.
+
+    Those of many hosts that are alike in all checks share one.
+    """
     if len(hosts) <= HOSTS_NAMED:
         return [[host["name"]] for host in hosts]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -322,7 +332,9 @@ def _columns(hosts: Entries, column_of: Callable[[str], tuple[str, ...]]) -> lis
 
 
 def _same_reason(cells: Entries) -> Mapping[str, Any] | None:
-    """Return the first of the cells if none was made for the same reason, which is then shown as text."""
+    """Return the first of the cells if none was made for the same reason, which is then shown as
+    text.
+    """
     if len({entry["found"] for entry in cells}) == 1 and all(
         entry["verdict"] in NOT_MADE for entry in cells
     ):
@@ -333,8 +345,9 @@ def _same_reason(cells: Entries) -> Mapping[str, Any] | None:
 def matrix(report: Report, published: Entries) -> dict[str, Any]:
     """The table of checks and hosts.
 
-    Columns are hosts; those of many hosts that are alike in all checks share one. Rows are checks in the published order, each with a cell for each column.
-    C(others) are the checks of which there is no finding.
+    Columns are hosts; those of many hosts that are alike in all checks share one. Rows are checks
+    in the published order, each with a cell for each column. C(others) are the checks of which
+    there is no finding.
     """
     findings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in report["checks"]:
@@ -386,7 +399,8 @@ def _heading(names: list[str]) -> str:
 
 
 def heat_maps(devices: Entries) -> list[dict[str, Any]]:
-    """Return the tables of a burn-in: for each kind of device the tests as columns and the devices as rows, the slowest host first.
+    """Return the tables of a burn-in: for each kind of device the tests as columns and the devices
+    as rows, the slowest host first.
 
     A cell has the share of the median of the model, and a class for its colour.
     """
@@ -440,9 +454,11 @@ def _heat_row(device: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
 def grouped_changes(
     changes: Iterable[Change], titles: Mapping[str, str], hosts: Entries
 ) -> list[dict[str, Any]]:
-    """Rows of changes: one for all hosts on which a fact changed alike, and one for all facts that changed alike on the same hosts, such as one that is down.
+    """Rows of changes: one for all hosts on which a fact changed alike, and one for all facts that
+    changed alike on the same hosts, such as one that is down.
 
-    If a fact changed in more ways than can be read, such as the addresses of many hosts, it has one row too, with the hosts in C(each).
+    If a fact changed in more ways than can be read, such as the addresses of many hosts, it has one
+    row too, with the hosts in C(each).
     """
     alike: dict[str, dict[tuple[str, str], list[str]]] = {}
     for change in changes:
@@ -683,7 +699,10 @@ def comparison_charts(before: Report, now: Report, changes: Iterable[Change]) ->
 
 
 def _compared(name: str, runs: list[tuple[str, Run, Line]]) -> HostChart:
-    """What is drawn of a run in two reports. The numbers are those of the second one, if it has the run."""
+    """What is drawn of a run in two reports.
+
+    The numbers are those of the second one, if it has the run.
+    """
     needed = _needed([(word, run) for word, run, line in runs])
     return HostChart(name, runs[-1][1], [line for word, run, line in runs], needed)
 
@@ -734,7 +753,10 @@ def _chart(
     needed: Sequence[Need] = (),
     marks: Sequence[str] = ("o",),
 ) -> Chart | None:
-    """None if there is nothing to draw. Each line has its label beside its last point, and C(marks) in turn."""
+    """None if there is nothing to draw.
+
+    Each line has its label beside its last point, and C(marks) in turn.
+    """
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -793,7 +815,10 @@ def _draw_axes(axes: Any, sizes: list[int], top: float) -> None:
 
 
 def _draw_labels(axes: Any, lines: list[Line], needed: Sequence[Need], top: float) -> None:
-    """Draw the labels beside the ends of the lines and of what is needed. C(top) is the highest value of the chart."""
+    """Draw the labels beside the ends of the lines and of what is needed.
+
+    C(top) is the highest value of the chart.
+    """
     labels: list[tuple[float, str, str, Place, Any]] = [
         (line.points[-1][1] / top, line.label, line.colour, line.points[-1], axes.transData)
         for line in lines
@@ -827,7 +852,9 @@ def _draw_labels(axes: Any, lines: list[Line], needed: Sequence[Need], top: floa
 
 
 def _of_page(text: str, title: str) -> str:
-    """Return a drawing as a part of the page: with its colours and font, and with ids that are unique in it."""
+    """Return a drawing as a part of the page: with its colours and font, and with ids that are
+    unique in it.
+    """
     text = re.sub(
         r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*",
         "",
@@ -874,7 +901,8 @@ def _small_multiples(
 ) -> SmallCharts | None:
     """A small chart for each host, all with the same axes.
 
-    Failed and slow hosts come first. With C(band) each chart shows the range of all hosts behind the host's own curve.
+    Failed and slow hosts come first. With C(band) each chart shows the range of all hosts behind
+    the host's own curve.
     """
     entries = _worst_first(entries)
     if not entries:

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The variables of a role on a host, without running the role: its defaults, overridden by the inventory."""
+"""The variables of a role on a host, without running the role: its defaults, overridden by the
+inventory.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ RUNTIME_FACTS = ("cluster_host", "cluster_members")
 
 
 def show_failure(display: Any, templar: Any, text: str) -> None:
-    """Show a multi-line failure message, because ansible-core before 2.19 shows it as one line of JSON."""
+    """Show a multi-line failure message, because ansible-core before 2.19 shows it as one line of
+    JSON.
+    """
     if not hasattr(templar, "evaluate_expression"):
         display.error(text, wrap_text=False)
 
@@ -54,12 +58,16 @@ def load_data(loader: Any, path: str) -> Any:
         if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters
         else {}
     )
-    # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a third of the judging time.
+    # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a
+    # third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
 
 
 def load_plain(path: str) -> Any:
-    """Return the content of a YAML file without templates. Ansible's loader takes four times as long, because it notes the place of each text."""
+    """Return the content of a YAML file without templates.
+
+    Ansible's loader takes four times as long, because it notes the place of each text.
+    """
     with open(path, "rb") as stream:
         return yaml_load(stream)
 
@@ -96,12 +104,18 @@ def load_defaults(loader: Any) -> dict[str, Any]:
 
 
 def own_templar(templar: Any) -> Any:
-    """Return a templar for the hosts of a run. They share one, because each finds the filters of the collection anew, which takes longer than to use them."""
+    """Return a templar for the hosts of a run.
+
+    They share one, because each finds the filters of the collection anew, which takes longer than
+    to use them.
+    """
     return templar.copy_with_new_env()
 
 
 class HostInput:
-    """The variables of one host, including role defaults, with a templar of P(own_templar), which all hosts use in turn."""
+    """The variables of one host, including role defaults, with a templar of P(own_templar), which
+    all hosts use in turn.
+    """
 
     def __init__(
         self,
@@ -162,7 +176,8 @@ class HostInput:
 class _Facts(NamedTuple):
     """What a value says by itself, before it is templated.
 
-    C(number) is equal for equal values. C(static): it is not a template. C(words) are those in its templates. C(secret): it is from a vault.
+    C(number) is equal for equal values. C(static): it is not a template. C(words) are those in its
+    templates. C(secret): it is from a vault.
     """
 
     raw: Any
@@ -173,7 +188,9 @@ class _Facts(NamedTuple):
 
 
 class _Reads(NamedTuple):
-    """The names that a variable reads, directly or through others, and whether one of them is from a vault."""
+    """The names that a variable reads, directly or through others, and whether one of them is from
+    a vault.
+    """
 
     names: frozenset[str] = frozenset()
     secret: bool = False
@@ -182,8 +199,9 @@ class _Reads(NamedTuple):
 class Shared:
     """Results shared by all hosts with the same values.
 
-    Compiling an expression takes much longer than anything else here, and hosts of a cluster differ very little. So values and
-    truths are kept by key(): what a variable's own text says, and what the variables say that it names.
+    Compiling an expression takes much longer than anything else here, and hosts of a cluster differ
+    very little. So values and truths are kept by key(): what a variable's own text says, and what
+    the variables say that it names.
     """
 
     # Equal for all hosts of a run.
@@ -283,7 +301,9 @@ class Shared:
         return self._reads.get(self.key(host, name), _Reads())
 
     def is_secret(self, host: str, name: str) -> bool:
-        """Return whether a variable's value comes from a vault, directly or through other variables."""
+        """Return whether a variable's value comes from a vault, directly or through other
+        variables.
+        """
         return name in self.hosts[host] and self._reads_of(host, name).secret
 
     def is_given(self, host: str, name: str) -> bool:
@@ -291,7 +311,9 @@ class Shared:
         return name in self.hosts[host].given
 
     def unsteady(self, host: str, name: str) -> bool:
-        """Return whether a variable may change with each evaluation, because it reads the clock or the like, and nothing of the host."""
+        """Return whether a variable may change with each evaluation, because it reads the clock or
+        the like, and nothing of the host.
+        """
         read = self._reads_of(host, name).names
         return not read.isdisjoint(self.OF_THE_MOMENT) and read.isdisjoint(self.NAMES_THE_HOST)
 
@@ -360,7 +382,9 @@ class Shared:
             self._of_values[host][name] = self._of_keys[key]
 
     def _of_value(self, host: str, name: str) -> int:
-        """Return a number that is equal for hosts with the same value of a variable, as far as known."""
+        """Return a number that is equal for hosts with the same value of a variable, as far as
+        known.
+        """
         if name not in self._of_values[host]:
             return self.key(host, name)
         return self._of_values[host][name]
@@ -370,10 +394,14 @@ class Shared:
         return host if word in self.OF_THE_HOST else self._of_value(host, word)
 
     def answer(self, host: str, expression: str, item: Any = None) -> Any:
-        """Return the value of a Jinja expression on a host, None if it fails. False stands for any other value that is empty and no list."""
+        """Return the value of a Jinja expression on a host, None if it fails.
+
+        False stands for any other value that is empty and no list.
+        """
         if expression not in self._words:
             self._words[expression] = sorted(set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", expression)))
-        # For computed values the result counts, because templates differ between hosts more often than their values.
+        # For computed values the result counts, because templates differ between hosts more often
+        # than their values.
         names = tuple(
             (word, self._state_of(host, word))
             for word in self._words[expression]
@@ -399,7 +427,8 @@ def _collect(raw: Any, texts: list[str]) -> bool:
         return True in [_collect(inner, texts) for pair in raw.items() for inner in pair]
     if isinstance(raw, (list, tuple)):
         return True in [_collect(inner, texts) for inner in raw]
-    # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19. A file that is encrypted as a whole adds a tag.
+    # EncryptedString, or AnsibleVaultEncryptedUnicode before ansible-core 2.19. A file that is
+    # encrypted as a whole adds a tag.
     if hasattr(raw, "_ciphertext"):
         return True
     if isinstance(raw, str):
@@ -425,5 +454,7 @@ def _plain(value: Any) -> Any:
 
 
 def verify_ids(key: str, value: str | None = None) -> list[str]:
-    """Return the ids of the checks of role verify whose row has a key and, if it is given, this value in it."""
+    """Return the ids of the checks of role verify whose row has a key and, if it is given, this
+    value in it.
+    """
     return ids_with(verify_rules(), key, value)

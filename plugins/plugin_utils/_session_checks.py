@@ -4,7 +4,8 @@
 
 """What jobs find in the training containers, against the plan and between hosts. Pure functions.
 
-C(sessions) has RV(trainyard.gpu.host_health_info#module:session) of each host whose session was read.
+C(sessions) has RV(trainyard.gpu.host_health_info#module:session) of each host whose session was
+read.
 """
 
 from __future__ import annotations
@@ -338,7 +339,9 @@ def library_findings(sessions: Sessions) -> list[Finding]:
 
 
 def odd_ones(values: dict[str, str]) -> list[str]:
-    """The hosts at fault for a difference: all if they agree, else those without the most frequent value. In a tie, those with a value."""
+    """The hosts at fault for a difference: all if they agree, else those without the most frequent
+    value. In a tie, those with a value.
+    """
     counts = Counter(values.values()).most_common()
     if len(counts) < 2:
         return list(values)
@@ -348,7 +351,9 @@ def odd_ones(values: dict[str, str]) -> list[str]:
 
 
 def blamed(values: dict[str, str], changed: set[str]) -> list[str]:
-    """The hosts at fault where C(values) differ: those of C(changed), whose value is not from the image, else those without the most frequent value."""
+    """The hosts at fault where C(values) differ: those of C(changed), whose value is not from the
+    image, else those without the most frequent value.
+    """
     at_fault = [host for host in values if host in changed]
     return at_fault if at_fault and len(at_fault) < len(values) else odd_ones(values)
 
@@ -382,7 +387,10 @@ def python_findings(sessions: Sessions) -> list[Finding]:
 
 
 def _program_findings(name: str, programs: dict[str, Table], expected: str) -> list[Finding]:
-    """The hosts where the name of a program leads to other paths than elsewhere. C(programs) has those of all hosts."""
+    """The hosts where the name of a program leads to other paths than elsewhere.
+
+    C(programs) has those of all hosts.
+    """
     paths = _values(programs, name)
     if name in OF_GPUS:
         paths = {host: path for host, path in paths.items() if name in programs[host]}
@@ -406,7 +414,8 @@ def _differing_packages(
         if len(set(values.values())) == 1:
             continue
         changed = _changed(tables, name)
-        # Somebody tries a package that the image does not have: no import of a job finds another one for that.
+        # Somebody tries a package that the image does not have: no import of a job finds another
+        # one for that.
         is_extra = all(host in changed or not values[host] for host in values)
         versions = {value for value in values.values() if value}
         place = extra if is_extra and len(versions) == 1 else differ
@@ -422,7 +431,9 @@ def _first(texts: list[str]) -> str:
 
 
 def package_findings(sessions: Sessions) -> list[Finding]:
-    """Packages with another version than on other hosts, and packages of one host that are not of the image."""
+    """Packages with another version than on other hosts, and packages of one host that are not of
+    the image.
+    """
     differ, extra = _differing_packages(
         {host: session["view"]["python"]["packages"] for host, session in sessions.items()}
     )
@@ -512,7 +523,10 @@ def age_text(seconds: int) -> str:
 def process_findings(
     host: str, session: dict[str, Any], running: list[str] | None
 ) -> list[Finding]:
-    """Processes in the container of jobs that have ended, and busy ones of no job. C(running) are IDs of jobs, None if the head was not asked."""
+    """Processes in the container of jobs that have ended, and busy ones of no job.
+
+    C(running) are IDs of jobs, None if the head was not asked.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for process in session["view"]["processes"]:
         if process["job"] and (running is None or process["job"] in running):
@@ -572,6 +586,9 @@ def decide_verify_sessions(
     head: str,
     names: list[str],
 ) -> dict[str, list[Finding]]:
-    """As findings, of what the hosts C(names) have read. C(variables) are those of role verify by host."""
+    """As findings, of what the hosts C(names) have read.
+
+    C(variables) are those of role verify by host.
+    """
     found, running = sessions_of(members, names, variables, head)
     return findings(found, running, share)

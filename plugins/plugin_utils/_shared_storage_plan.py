@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Exports, mounts and folders of the shared storage, and whether every host reads the others' files. Pure functions."""
+"""Exports, mounts and folders of the shared storage, and whether every host reads the others'
+files. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ class Pair(TypedDict):
 
 
 class Verdict(TypedDict):
-    """What the hosts have read of each other: C(pairs) by the host that reads, and what each has mounted."""
+    """What the hosts have read of each other: C(pairs) by the host that reads, and what each has
+    mounted.
+    """
 
     pairs: dict[str, list[Pair]]
     broken: list[Pair]
@@ -84,7 +88,9 @@ def _covers(folder: str, path: str) -> bool:
 
 
 def expected_mount(share: str, mounts: Sequence[Mapping[str, Any]]) -> Expected:
-    """Return the mount that must contain the shared folder, of the mounts of nfs_mounts; empty if there is none."""
+    """Return the mount that must contain the shared folder, of the mounts of nfs_mounts; empty if
+    there is none.
+    """
     found = [mount for mount in mounts if (share + "/").startswith(mount["target"] + "/")]
     if not found:
         return {}
@@ -103,7 +109,10 @@ def expected_mount(share: str, mounts: Sequence[Mapping[str, Any]]) -> Expected:
 def problem(
     share: str, written: Mapping[str, Any], expected: Expected, serves: bool, require_mount: bool
 ) -> str:
-    """Return the reason why the folder of a host cannot be the shared folder, empty if it can. C(written) is the result of shared_storage_proof."""
+    """Return the reason why the folder of a host cannot be the shared folder, empty if it can.
+
+    C(written) is the result of shared_storage_proof.
+    """
     if "cause" not in written:
         return ""
     mount, cause = written["mount"], written["cause"]
@@ -142,7 +151,11 @@ def own_groups(
     groups: Sequence[dict[str, Any]] | None = None,
     key: str = "gid",
 ) -> list[dict[str, Any]]:
-    """The groups of users without groups. Each gets one with the user's name and number. With groups, only those whose C(key) one of them has."""
+    """The groups of users without groups.
+
+    Each gets one with the user's name and number. With groups, only those whose C(key) one of them
+    has.
+    """
     own = [{"name": user["name"], "gid": user["uid"]} for user in users if not user.get("groups")]
     if groups is None:
         return own
@@ -156,9 +169,11 @@ def id_problems(
     recorded: Mapping[str, dict[str, dict[str, str]] | None],
     accepted: Sequence[Any] = (),
 ) -> list[str]:
-    """Return a text about each requested id that belonged to somebody else: files keep the number of their owner, so who gets it gets the files.
+    """Return a text about each requested id that belonged to somebody else: files keep the number
+    of their owner, so who gets it gets the files.
 
-    C(recorded) has C(recorded_ids) of M(trainyard.gpu.host_info) by host. C(accepted) are ids that others may get.
+    C(recorded) has C(recorded_ids) of M(trainyard.gpu.host_info) by host. C(accepted) are ids that
+    others may get.
     """
     requested = {
         "users": {user["name"]: user["uid"] for user in users},
@@ -181,9 +196,11 @@ def id_problems(
 class Requested(NamedTuple):
     """What the variables of role shared_storage request.
 
-    C(share) is the absolute path of the shared folder, C(storage) the name of the NFS server, whose addresses are known from C(members). C(mounts) and
-    C(exports) are those of the site. C(backend) is nfs or existing. C(client) has C(options) and C(version) of mounts without their own. C(require_mount): the
-    folder must not be on the root file system; the server is exempt. C(anonymous_uid) is nfs_server_anonuid: folders of people are planned without its access.
+    C(share) is the absolute path of the shared folder, C(storage) the name of the NFS server, whose
+    addresses are known from C(members). C(mounts) and C(exports) are those of the site. C(backend)
+    is nfs or existing. C(client) has C(options) and C(version) of mounts without their own.
+    C(require_mount): the folder must not be on the root file system; the server is exempt.
+    C(anonymous_uid) is nfs_server_anonuid: folders of people are planned without its access.
     """
 
     share: str
@@ -214,7 +231,10 @@ def _owners(tree: dict[str, Any], requested: Requested) -> list[dict[str, Any]]:
 
 
 def _folder_of(owner: dict[str, Any], tree: dict[str, Any], gids: dict[str, int]) -> dict[str, Any]:
-    """Return the folder of a user or a group in a tree. C(gids) are the numbers of the groups by name."""
+    """Return the folder of a user or a group in a tree.
+
+    C(gids) are the numbers of the groups by name.
+    """
     path = "%s/%s" % (tree["path"].rstrip("/"), owner["name"])
     if tree["of"] != "users":
         return {"path": path, "owner": 0, "group": owner["gid"], "mode": "2770"}
@@ -264,7 +284,8 @@ def _trees(requested: Requested) -> _Trees:
             folders.append(folder)
             quotas += _quota_of(owner, tree, folder["path"])
     if requested.backend == "nfs" and requested.anonymous_uid is not None:
-        # Below the share they would get the access list of the share, which lets root of all hosts write and replaces people's umask.
+        # Below the share they would get the access list of the share, which lets root of all hosts
+        # write and replaces people's umask.
         uid = int(requested.anonymous_uid)
         folders = [dict(entry, without_uid=uid) for entry in folders]
     return _Trees(paths, folders, quotas, homes)
@@ -309,11 +330,16 @@ def _keys_of_people(requested: Requested, host: str) -> dict[str, list[str]]:
 def shared_storage_plan(
     requested: Requested, host: str = "", written: dict[str, Any] | None = None
 ) -> SharedStoragePlan:
-    """Return the plan of a host. C(written) is the result of shared_storage_proof; with it, whether the folder can be the shared folder is checked, too.
+    """Return the plan of a host.
 
-    Folders below a mount of the site are neither exported nor mounted by the cluster. Returns C(exports) and C(mounts), values for nfs_server and nfs_client,
-    C(folders), C(quotas), C(accounts), C(homes), the first tree of users, C(people_keys), their public keys on a login host, C(serves), whether the host
-    exports folders, C(package) that it needs for NFS and the C(program) that shows it, C(expected), C(source) and C(types) of the mount of the shared folder,
+    C(written) is the result of shared_storage_proof; with it, whether the folder can be the shared
+    folder is checked, too.
+
+    Folders below a mount of the site are neither exported nor mounted by the cluster. Returns
+    C(exports) and C(mounts), values for nfs_server and nfs_client, C(folders), C(quotas),
+    C(accounts), C(homes), the first tree of users, C(people_keys), their public keys on a login
+    host, C(serves), whether the host exports folders, C(package) that it needs for NFS and the
+    C(program) that shows it, C(expected), C(source) and C(types) of the mount of the shared folder,
     empty for the server and an existing one, C(problem), why the folder cannot be it, and C(fix).
     """
     trees = _trees(requested)
@@ -358,10 +384,12 @@ def shared_storage_verdict(
 ) -> Verdict:
     """Return the verdict on what the hosts have read of each other.
 
-    C(readings) and C(mounts) are RV(trainyard.gpu.shared_storage_proof#module:seen) and RV(trainyard.gpu.shared_storage_proof#module:mount) by host.
+    C(readings) and C(mounts) are RV(trainyard.gpu.shared_storage_proof#module:seen) and
+    RV(trainyard.gpu.shared_storage_proof#module:mount) by host.
 
-    Returns C(pairs) with C(writer), C(reader), C(cause), empty if the file was read, and C(seconds), C(broken), those with a cause, C(verdict), pass, fail, or
-    not_evaluated without a pair, and C(mounted), a sentence for each mount.
+    Returns C(pairs) with C(writer), C(reader), C(cause), empty if the file was read, and
+    C(seconds), C(broken), those with a cause, C(verdict), pass, fail, or not_evaluated without a
+    pair, and C(mounted), a sentence for each mount.
     """
     pairs: dict[str, list[Pair]] = {
         reader: [
@@ -395,5 +423,8 @@ def decide_shared_storage_plan(
     written: dict[str, Any] | None = None,
     **more: Any,
 ) -> SharedStoragePlan:
-    """As shared_storage_plan. C(people) are trees, users and groups, and C(more) has the other fields of Requested."""
+    """As shared_storage_plan.
+
+    C(people) are trees, users and groups, and C(more) has the other fields of Requested.
+    """
     return shared_storage_plan(Requested(share, storage, *people, **more), host, written)

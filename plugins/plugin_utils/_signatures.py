@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Meaning of error messages for the report of verify: text in, cause, fix for the operator, and a link into docs/errors.md out."""
+"""Meaning of error messages for the report of verify: text in, cause, fix for the operator, and a
+link into docs/errors.md out.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Meaning(TypedDict):
 def explain(text: str) -> list[Meaning]:
     """Return the meaning of the errors in a text, the first cause first.
 
-    If none of them is a cause, the first lines that look like one follow, with everything except C(line) empty.
+    If none of them is a cause, the first lines that look like one follow, with everything except
+    C(line) empty.
     """
     log = _log_causes.log_of(text)
     known = _log_causes.causes(log)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reads slurm.conf and its relatives, and works out which daemons a change of them concerns. Pure functions."""
+"""Reads slurm.conf and its relatives, and works out which daemons a change of them concerns.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,13 @@ RELEASES = (
     "25.11",
     "26.05",
 )
-# From this release on scontrol(1) says of reconfigure: "this command operates by creating new processes for the daemons", so that nearly all is read anew.
+# From this release on scontrol(1) says of reconfigure: "this command operates by creating new
+# processes for the daemons", so that nearly all is read anew.
 NEW_RECONFIGURE = "23.11"
 
-# scontrol(1) since 23.11: "This will not be able to change the daemons' listening TCP port settings or authentication mechanism."
-# The rest are the identity of the cluster and where its state is: a daemon that goes on in a new process keeps the former one open.
+# scontrol(1) since 23.11: "This will not be able to change the daemons' listening TCP port settings
+# or authentication mechanism." The rest are the identity of the cluster and where its state is: a
+# daemon that goes on in a new process keeps the former one open.
 _RESTART_ALWAYS = (
     "authtype",
     "authalttypes",
@@ -40,7 +45,8 @@ _RESTART_ALWAYS = (
     "statesavelocation",
 )
 
-# slurm.conf(5) of 21.08 and 22.05: "A restart of slurmctld is required for changes to this parameter to take effect."
+# slurm.conf(5) of 21.08 and 22.05: "A restart of slurmctld is required for changes to this
+# parameter to take effect."
 _RESTART_CONTROLLER_BEFORE = (
     "accountingstorageenforce",
     "maxjobcount",
@@ -49,7 +55,8 @@ _RESTART_CONTROLLER_BEFORE = (
     "slurmctldhost",
     "slurmctldparameters",
 )
-# The same for slurmctld and slurmd, and what both load once: plugins. Their keys end so: ProctrackType, TaskPlugin, JobSubmitPlugins, GresTypes.
+# The same for slurmctld and slurmd, and what both load once: plugins. Their keys end so:
+# ProctrackType, TaskPlugin, JobSubmitPlugins, GresTypes.
 _RESTART_BOTH_BEFORE = re.compile(r"(type|types|plugin|plugins|dir)$|^maxnodecount$")
 # These keys end in Type or Plugin too, but only slurmctld loads the plugin.
 _CONTROLLER_PLUGINS = (
@@ -61,13 +68,18 @@ _CONTROLLER_PLUGINS = (
     "schedulertype",
     "sitefactorplugin",
 )
-# Of a node's line, slurmctld reads these anew without a restart. All other values size its tables: slurm.conf(5), NODE CONFIGURATION:
-# "Changes in a node's configuration (e.g. adding memory, changing processor count, etc.) require restarting both the slurmctld daemon and the slurmd daemons."
+# Of a node's line, slurmctld reads these anew without a restart. All other values size its tables:
+# slurm.conf(5), NODE CONFIGURATION: "Changes in a node's configuration (e.g. adding memory,
+# changing processor count, etc.) require restarting both the slurmctld daemon and the slurmd
+# daemons."
 _LIGHT_NODE_KEYS = ("feature", "features", "weight", "reason")
 
 
 class Conf(TypedDict):
-    """A file of Slurm. All keys are in lower case. C(nodes) and C(partitions) have the values of each name."""
+    """A file of Slurm.
+
+    All keys are in lower case. C(nodes) and C(partitions) have the values of each name.
+    """
 
     options: dict[str, str]
     nodes: dict[str, dict[str, str]]
@@ -78,8 +90,8 @@ class Conf(TypedDict):
 class Effect(TypedDict):
     """What a change of the files needs.
 
-    C(first): there was no slurm.conf. C(restart_slurmd) are nodes. C(reasons) say why daemons restart, C(needs_idle) why no job may run meanwhile. C(added) and
-    C(removed) are nodes.
+    C(first): there was no slurm.conf. C(restart_slurmd) are nodes. C(reasons) say why daemons
+    restart, C(needs_idle) why no job may run meanwhile. C(added) and C(removed) are nodes.
     """
 
     first: bool
@@ -106,7 +118,10 @@ def distance(older: str, newer: str) -> int | None:
 
 
 def reach(release: str) -> int:
-    """Return how many releases back a daemon talks. 24.11 was the first to support three earlier releases instead of two."""
+    """Return how many releases back a daemon talks.
+
+    24.11 was the first to support three earlier releases instead of two.
+    """
     return 2 if is_before(release, "24.11") else 3
 
 
@@ -207,7 +222,8 @@ def _concerned(old: list[str], new: list[str]) -> set[str] | None:
 class _Needs:
     """What a change needs, as far as the files have been compared.
 
-    C(releases) are those of slurmd by node. slurmctld restarts if C(controller) is true, slurmd on the nodes C(daemons).
+    C(releases) are those of slurmd by node. slurmctld restarts if C(controller) is true, slurmd on
+    the nodes C(daemons).
     """
 
     def __init__(self, controller: str, releases: dict[str, str]) -> None:
@@ -254,7 +270,8 @@ class _Needs:
         if key == "jobacctgathertype" and any(
             self.is_old(release) for release in [self.controller_release, *self.releases.values()]
         ):
-            # slurm.conf(5) of 22.05: "Only change this configuration parameter when there are no running job steps."
+            # slurm.conf(5) of 22.05: "Only change this configuration parameter when there are no
+            # running job steps."
             self.idle.append("%s changes messages between the daemons" % key)
         if key == "switchtype":
             # slurm.conf(5): "records of all jobs in any state may be lost."
@@ -276,7 +293,8 @@ def _note_nodes(needs: _Needs, before: Conf, after: Conf) -> None:
     for key in _changed(before["options"], after["options"]):
         needs.option(key)
     if set(before["nodes"]) != set(after["nodes"]):
-        # scontrol(1) before 23.11: "must also be restarted if nodes are added to or removed from the cluster."
+        # scontrol(1) before 23.11: "must also be restarted if nodes are added to or removed from
+        # the cluster."
         needs.nodes("added and removed nodes are read at start only")
     for name in sorted(set(before["nodes"]) & set(after["nodes"])):
         keys = _changed(before["nodes"][name], after["nodes"][name])
@@ -306,7 +324,8 @@ def _note_cgroup(needs: _Needs, before: dict[str, str], after: dict[str, str]) -
     """Note what a change of the keys of cgroup.conf needs."""
     if before == after:
         return
-    # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is loaded once.
+    # cgroup.conf(5) of all releases: restart, SIGHUP or scontrol reconfigure. The plugin itself is
+    # loaded once.
     needs.reconfigure = True
     stale = [name for name, release in needs.releases.items() if needs.is_old(release)]
     if stale and before.get("cgroupplugin") != after.get("cgroupplugin"):
@@ -322,9 +341,10 @@ def effect(
 ) -> Effect:
     """Return what a change of the files needs so that it is in force and running jobs go on.
 
-    C(old) and C(new) have the texts C(slurm), C(gres), C(cgroup) and C(mpi). C(controller) is the release of slurmctld, C(releases) that of slurmd by node.
-    A start of slurmctld and slurmd ends no job: slurmctld recovers its state, and slurmd finds its slurmstepd processes again. slurmctld goes first, because
-    a configless slurmd gets the files from it.
+    C(old) and C(new) have the texts C(slurm), C(gres), C(cgroup) and C(mpi). C(controller) is the
+    release of slurmctld, C(releases) that of slurmd by node. A start of slurmctld and slurmd ends
+    no job: slurmctld recovers its state, and slurmd finds its slurmstepd processes again. slurmctld
+    goes first, because a configless slurmd gets the files from it.
     """
     needs = _Needs(controller, dict(releases))
     before, after = parse_conf(old.get("slurm")), parse_conf(new.get("slurm"))
@@ -355,8 +375,9 @@ def effect(
     )
     if _lines(old.get("mpi")) != _lines(new.get("mpi")):
         needs.reconfigure = True
-    # A restarted slurmctld has read the files. Daemons that are not restarted still hold the former ones. A slurmctld that goes on gives a restarted slurmd
-    # the files that it read last, so it comes first.
+    # A restarted slurmctld has read the files. Daemons that are not restarted still hold the former
+    # ones. A slurmctld that goes on gives a restarted slurmd the files that it read last, so it
+    # comes first.
     kept = set(needs.releases) - needs.daemons
     return {
         **nothing,

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Slurm's configuration files for a cluster, what a change of them needs, and what is wrong with the hosts or the variables. Pure functions."""
+"""Slurm's configuration files for a cluster, what a change of them needs, and what is wrong with
+the hosts or the variables. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ SCRIPTS = {
     "epilog": "/usr/local/lib/trainyard/slurm/epilog",
     "health": "/usr/local/lib/trainyard/slurm/health",
 }
-# What a change still needs, from before the files are written until it is done: a run that was interrupted in between is completed by the next one.
+# What a change still needs, from before the files are written until it is done: a run that was
+# interrupted in between is completed by the next one.
 PENDING = "/var/lib/trainyard/slurm/pending.json"
 OLDEST, NEWEST = "21.08", "24.11"
 # What people get outside of jobs, unless the variables say something else.
@@ -60,8 +63,9 @@ PRIORITIES = (
     {"name": "normal", "priority": 100, "preempts": ["low"]},
     {"name": "high", "priority": 1000, "preempts": ["low"]},
 )
-# Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag those of all makers are set. Of NPUs trainyard-run learns by
-# NVIDIA's variable which of them a task has, and sets their own variable in the container.
+# Kinds of device nodes, and which variables Slurm sets for a job. gres.conf(5): without a flag
+# those of all makers are set. Of NPUs trainyard-run learns by NVIDIA's variable which of them a
+# task has, and sets their own variable in the container.
 _FLAGS = {"nvidia": "nvidia_gpu_env", "davinci": "nvidia_gpu_env"}
 
 # Operators run jobs of role train on whole hosts, so the account has no limits, and all priorities.
@@ -71,7 +75,8 @@ _TRAIN = {
     "members": [SLURM_USER],
 }
 
-# What the plan decides. Another value breaks a promise of the collection, so the variable to set is named instead.
+# What the plan decides. Another value breaks a promise of the collection, so the variable to set is
+# named instead.
 OWNED = {
     "accountingstorageenforce": "quotas depend on it",
     "accountingstoragehost": "the database runs on cluster_scheduler_host",
@@ -194,9 +199,12 @@ class _Size(_slurm_limits.NodeSize):
 
 
 class Node(_Size, total=False):
-    """A node of the cluster. Of one that did not answer (not C(known)) the rest is in its former line.
+    """A node of the cluster.
 
-    C(gpu_numbers) are those of the device nodes in Slurm's order, C(gpu_cores) the cores near each of them.
+    Of one that did not answer (not C(known)) the rest is in its former line.
+
+    C(gpu_numbers) are those of the device nodes in Slurm's order, C(gpu_cores) the cores near each
+    of them.
     """
 
     address: str
@@ -211,7 +219,10 @@ class Node(_Size, total=False):
 
 
 class Partition(TypedDict):
-    """A partition with at least one host. Times in minutes, 0 for no limit. C(memory_per_cpu) in MiB."""
+    """A partition with at least one host.
+
+    Times in minutes, 0 for no limit. C(memory_per_cpu) in MiB.
+    """
 
     name: str
     hosts: list[str]
@@ -318,15 +329,21 @@ class SlurmPlan(SchedulerFiles, HostFiles):
 class Requested(NamedTuple):
     """What the inventory requests of a Slurm cluster. Hosts are inventory names.
 
-    C(hosts) are the training hosts in the order of the nodes. C(groups) of the inventory serve C(partitions), entries with C(name), C(hosts), C(default),
-    C(max_minutes), C(default_minutes) and C(priorities); none is one partition train with all hosts. C(priorities) have C(name), C(priority) and C(preempts).
-    C(node_features) are further ones by host, compared with C(hosts_classes) of C(accounts). C(options) are keys of slurm.conf; those that the plan decides are
-    refused. C(accept_smaller) may have less hardware than configured. C(gpu_models) of each host, in the order of their numbers, count where the driver's files
-    name none, and C(gpu_types) in place of what follows from the model. C(node_hardware) has C(cpus) and C(real_memory) for containers. C(scripts) are paths of
-    C(prolog), C(epilog) and C(health). C(ssh): C(needs_job), and C(users) and C(groups) that need none. C(outside) of jobs: C(gpus_need_job) closes GPUs, cron
-    and at, C(memory) and C(tasks) limit a person on a login host, C(memory_all) all of them. C(accept_no_limits): hosts that cannot limit jobs are no problem.
-    C(limits): C(max_minutes) and C(default_minutes) of partitions, C(max_jobs_per_person) and C(max_submitted_per_person) of accounts, C(share), the percentage
-    of CPUs and memory that each account has at least; 0 means none.
+    C(hosts) are the training hosts in the order of the nodes. C(groups) of the inventory serve
+    C(partitions), entries with C(name), C(hosts), C(default), C(max_minutes), C(default_minutes)
+    and C(priorities); none is one partition train with all hosts. C(priorities) have C(name),
+    C(priority) and C(preempts). C(node_features) are further ones by host, compared with
+    C(hosts_classes) of C(accounts). C(options) are keys of slurm.conf; those that the plan decides
+    are refused. C(accept_smaller) may have less hardware than configured. C(gpu_models) of each
+    host, in the order of their numbers, count where the driver's files name none, and C(gpu_types)
+    in place of what follows from the model. C(node_hardware) has C(cpus) and C(real_memory) for
+    containers. C(scripts) are paths of C(prolog), C(epilog) and C(health). C(ssh): C(needs_job),
+    and C(users) and C(groups) that need none. C(outside) of jobs: C(gpus_need_job) closes GPUs,
+    cron and at, C(memory) and C(tasks) limit a person on a login host, C(memory_all) all of them.
+    C(accept_no_limits): hosts that cannot limit jobs are no problem. C(limits): C(max_minutes) and
+    C(default_minutes) of partitions, C(max_jobs_per_person) and C(max_submitted_per_person) of
+    accounts, C(share), the percentage of CPUs and memory that each account has at least; 0 means
+    none.
     """
 
     hosts: Sequence[str]
@@ -390,7 +407,9 @@ class _Cluster(NamedTuple):
 
 
 def gpu_type(model: str | None) -> str:
-    """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA RTX 6000 Ada Generation'. Empty for an unknown model."""
+    """Return the type of a GPU for Slurm: h100 of 'NVIDIA H100 80GB HBM3', rtx6000ada of 'NVIDIA
+    RTX 6000 Ada Generation'. Empty for an unknown model.
+    """
     words = [
         word
         for word in re.split(r"[^a-z0-9.]+", (model or "").lower())
@@ -436,7 +455,10 @@ def _model(gpu: Mapping[str, Any], index: int, models: list[str]) -> str:
 
 
 def _gpus(reading: Reading, models: list[str], override: str) -> list[GpuGroup]:
-    """Return the GPUs of a host in the order of their numbers. C(override) is a type for all of them, or empty."""
+    """Return the GPUs of a host in the order of their numbers.
+
+    C(override) is a type for all of them, or empty.
+    """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, gpu in enumerate(reading["gpus"]):
         prefix = gpu["path"].rstrip("0123456789")
@@ -449,7 +471,9 @@ def _gpus(reading: Reading, models: list[str], override: str) -> list[GpuGroup]:
 
 
 def _device_numbers(gpus: list[GpuGroup]) -> list[int]:
-    """Return the device number of each GPU in the order in which Slurm counts them: the types as in Gres of slurm.conf, of each the files of gres.conf."""
+    """Return the device number of each GPU in the order in which Slurm counts them: the types as in
+    Gres of slurm.conf, of each the files of gres.conf.
+    """
     types = dict.fromkeys(group["type"] for group in gpus)
     return [
         number
@@ -461,10 +485,13 @@ def _device_numbers(gpus: list[GpuGroup]) -> list[int]:
 
 
 def _gpu_cores(reading: Reading, node: Mapping[str, Any]) -> dict[int, str]:
-    """Return the cores near each GPU by its number, in the notation of gres.conf. It lacks GPUs that no socket is nearer to than another.
+    """Return the cores near each GPU by its number, in the notation of gres.conf.
 
-    Slurm numbers cores by socket, and hyper-threads are no cores. slurmctld drains a node whose Cores are a part of a socket, so they are whole ones also if
-    the kernel knows a smaller part. Facts of an earlier release have no C(gpu_sockets).
+    It lacks GPUs that no socket is nearer to than another.
+
+    Slurm numbers cores by socket, and hyper-threads are no cores. slurmctld drains a node whose
+    Cores are a part of a socket, so they are whole ones also if the kernel knows a smaller part.
+    Facts of an earlier release have no C(gpu_sockets).
     """
     kernel, each = reading.get("kernel_hardware") or {}, node["cores_per_socket"]
     if any(kernel.get(key) != node[key] for key in ("sockets", "cores_per_socket")):
@@ -482,8 +509,9 @@ def _gpu_cores(reading: Reading, node: Mapping[str, Any]) -> dict[int, str]:
 def _memory(found: int, configured: int) -> int:
     """Return the memory to configure in MiB.
 
-    Slurm gives all of it to jobs, so that some is kept for the system. Another kernel of the same host reports some MiB less or more: a configured value
-    stays as long as it still fits, because a change of a node's line restarts daemons.
+    Slurm gives all of it to jobs, so that some is kept for the system. Another kernel of the same
+    host reports some MiB less or more: a configured value stays as long as it still fits, because a
+    change of a node's line restarts daemons.
     """
     reserve = min(8192, max(512, found // 50))
     wanted = found - reserve
@@ -655,7 +683,10 @@ def _quoted(value: str) -> str:
 def hosts_of(
     partition: Mapping[str, Any], nodes: list[str], groups: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], list[str]]:
-    """Return (hosts, unknown names) of a partition. An entry is a host, a group of the inventory, or V(all)."""
+    """Return (hosts, unknown names) of a partition.
+
+    An entry is a host, a group of the inventory, or V(all).
+    """
     named = partition.get("hosts") or ["all"]
     named = [named] if isinstance(named, str) else list(named)
     found: list[str] = []
@@ -798,7 +829,10 @@ def release_mismatches(
 
 
 def _release_problems(scheduler: str, releases: Mapping[str, str], others: list[str]) -> list[str]:
-    """Return the problems of the releases that meet. The scheduler must be the newest: slurm's upgrade guide."""
+    """Return the problems of the releases that meet.
+
+    The scheduler must be the newest: slurm's upgrade guide.
+    """
     found = []
     for name, release in releases.items():
         if not release:
@@ -825,7 +859,10 @@ def _host_problems(
     models: list[str],
     hardware: Mapping[str, int],
 ) -> list[str]:
-    """Return what is wrong with a training host. C(configured) are the values of its line in slurm.conf, empty if it may have less than before."""
+    """Return what is wrong with a training host.
+
+    C(configured) are the values of its line in slurm.conf, empty if it may have less than before.
+    """
     found = []
     if not _NODE.fullmatch(name) or name.lower() in _RESERVED:
         found.append(
@@ -879,7 +916,9 @@ def _same(entries: Iterable[tuple[str, str]], sentence: str) -> list[str]:
 
 
 def munge_hosts(readings: Readings, scheduler: str) -> list[str]:
-    """Return the hosts to which the scheduler's munge key must be copied: each package makes a key of its own, and munged refuses one that others can read."""
+    """Return the hosts to which the scheduler's munge key must be copied: each package makes a key
+    of its own, and munged refuses one that others can read.
+    """
     expected = readings[scheduler]["munge_key"]["digest"]
     return [
         name
@@ -901,7 +940,9 @@ def _is_ours(reading: Reading) -> bool:
 
 
 def foreign_problems(known: Readings, scheduler: str) -> list[str]:
-    """Return the hosts that belong to a Slurm cluster of someone else: it would be overwritten, or their commands would still ask it."""
+    """Return the hosts that belong to a Slurm cluster of someone else: it would be overwritten, or
+    their commands would still ask it.
+    """
     found = []
     for name, reading in known.items():
         if _is_ours(reading):
@@ -917,7 +958,9 @@ def foreign_problems(known: Readings, scheduler: str) -> list[str]:
 
 
 def former_scheduler_problems(readings: Readings, scheduler: str) -> list[str]:
-    """Return the hosts on which slurmctld of these roles still runs although cluster_scheduler_host has changed."""
+    """Return the hosts on which slurmctld of these roles still runs although cluster_scheduler_host
+    has changed.
+    """
     return [
         "%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
         "Set cluster_scheduler_host to %s, or run playbook teardown with the former value first"
@@ -1031,16 +1074,19 @@ def _own_keys(requested: Requested, cluster: _Cluster) -> dict[str, str]:
         "SlurmctldParameters": "enable_configless",
         # Only for containers that share a machine: each claims CPUs that it does not have.
         "SlurmdParameters": "config_overrides" if controller["lab"] else "",
-        # A host that registers with all it should have is used again, also after an unexpected reboot. Drained hosts stay drained.
+        # A host that registers with all it should have is used again, also after an unexpected
+        # reboot. Drained hosts stay drained.
         "ReturnToService": "2",
         "SlurmctldTimeout": "120",
         "SlurmdTimeout": "300",
         "KillWait": "30",
-        # A process in an uninterruptible call of NFS or of the driver needs longer than the default of 60 s. Then the node is drained.
+        # A process in an uninterruptible call of NFS or of the driver needs longer than the default
+        # of 60 s. Then the node is drained.
         "UnkillableStepTimeout": "180",
         "MinJobAge": "300",
         "MpiDefault": "none",
-        # The soft limit of a person's login, 8 MiB by default, would stop InfiniBand and NCCL, which lock memory. slurmd's own limit is unlimited.
+        # The soft limit of a person's login, 8 MiB by default, would stop InfiniBand and NCCL,
+        # which lock memory. slurmd's own limit is unlimited.
         "PropagateResourceLimitsExcept": "MEMLOCK",
         "LaunchParameters": "use_interactive_step",
         "MailProg": cluster.mail_program or "/bin/true",
@@ -1050,7 +1096,8 @@ def _own_keys(requested: Requested, cluster: _Cluster) -> dict[str, str]:
         "JobAcctGatherFrequency": "30",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
-        # Also without a GPU: the first one then needs no restart, and quotas on gres/gpu can be made.
+        # Also without a GPU: the first one then needs no restart, and quotas on gres/gpu can be
+        # made.
         "GresTypes": "gpu",
         # A request that no host can fill is refused at submit.
         "EnforcePartLimits": "ALL",
@@ -1067,17 +1114,21 @@ def _own_keys(requested: Requested, cluster: _Cluster) -> dict[str, str]:
         "AccountingStorageHost": controller["address"],
         "AccountingStorageTRES": "gres/gpu",
         "AccountingStorageEnforce": "associations,limits,qos,safe",
-        # Commands, paths and past usage of others are hidden. Not usage: a person must see how much of the account's quota is taken, and slurmctld would
-        # show only the person's own part. slurmdbd.conf hides usage too.
+        # Commands, paths and past usage of others are hidden. Not usage: a person must see how much
+        # of the account's quota is taken, and slurmctld would show only the person's own part.
+        # slurmdbd.conf hides usage too.
         "PrivateData": "accounts,jobs,users",
-        # pam_slurm_adopt needs the step that Contain creates. slurmctld calls it an error without proctrack/cgroup.
+        # pam_slurm_adopt needs the step that Contain creates. slurmctld calls it an error without
+        # proctrack/cgroup.
         "PrologFlags": "Contain" if usable else "Alloc",
-        # Debian's plugstack.conf includes *.conf, which a configless slurmctld reports as an error at each start. The flag came with 23.11.
+        # Debian's plugstack.conf includes *.conf, which a configless slurmctld reports as an error
+        # at each start. The flag came with 23.11.
         "DebugFlags": "" if is_before(cluster.oldest, "23.11") else "GLOB_SILENCE",
         "Prolog": scripts["prolog"],
         "Epilog": scripts["epilog"],
         "PrologEpilogTimeout": "120" if scripts["prolog"] or scripts["epilog"] else "",
-        # scontrol reboot ASAP nextstate=RESUME. A server with many GPUs and much memory takes long to boot.
+        # scontrol reboot ASAP nextstate=RESUME. A server with many GPUs and much memory takes long
+        # to boot.
         "RebootProgram": "/usr/sbin/reboot",
         "ResumeTimeout": "1800",
         "HealthCheckProgram": scripts["health"],
@@ -1108,7 +1159,9 @@ def _partition_line(partition: Partition) -> str:
 
 
 def gres_conf(nodes: list[Node], former: list[str]) -> str:
-    """Return the text of gres.conf: a line per host, model and cores. C(former) are the lines of hosts that did not answer.
+    """Return the text of gres.conf: a line per host, model and cores.
+
+    C(former) are the lines of hosts that did not answer.
 
     The order of the files is that of the numbers: Slurm counts GPUs by it.
     """
@@ -1128,9 +1181,12 @@ def gres_conf(nodes: list[Node], former: list[str]) -> str:
 
 
 def cgroup_conf(usable: bool, why: str, cgroups: list[dict[str, Any]], oldest: str) -> str:
-    """Return the text of cgroup.conf. C(cgroups) are those of the hosts, C(why) says why they are not C(usable).
+    """Return the text of cgroup.conf.
 
-    CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about the key.
+    C(cgroups) are those of the hosts, C(why) says why they are not C(usable).
+
+    CgroupAutomount is not in it: systemd mounts control groups, and 23.11 and later complain about
+    the key.
     """
     if not usable:
         lines = _heading("No limits: %s." % why)
@@ -1171,11 +1227,13 @@ def slurmdbd_conf(controller: Controller) -> str:
 
 
 def database_conf(release: str, own: bool) -> str:
-    """Return the drop-in for MariaDB, with what slurmdbd checks when it starts (accounting_storage_mysql.c, _check_database_variables).
+    """Return the drop-in for MariaDB, with what slurmdbd checks when it starts
+    (accounting_storage_mysql.c, _check_database_variables).
 
     C(own): the server was installed for Slurm. Another one may serve others by network.
     """
-    # slurmdbd from 23.11 on expects 2 GiB at least, earlier ones 512 MiB. InnoDB takes memory as it needs it.
+    # slurmdbd from 23.11 on expects 2 GiB at least, earlier ones 512 MiB. InnoDB takes memory as it
+    # needs it.
     pool = 512 if is_before(release, "23.11") else 2048
     lines = _heading() + ["[mariadbd]"] + (["skip-networking"] if own else [])
     lines += [
@@ -1190,7 +1248,8 @@ def database_conf(release: str, own: bool) -> str:
 def slurmd_drop_in(controller: Controller) -> str:
     """Return the drop-in of slurmd.service.
 
-    Debian 12's unit starts only with a local slurm.conf, which a configless host has not. A host that boots before the scheduler tries again.
+    Debian 12's unit starts only with a local slurm.conf, which a configless host has not. A host
+    that boots before the scheduler tries again.
     """
     return (
         "\n".join(
@@ -1212,8 +1271,8 @@ def slurmd_drop_in(controller: Controller) -> str:
 
 
 CHECK = "/usr/local/lib/trainyard/slurm/check-slurm-conf"
-# No release has a test mode. slurmctld starts with the new file in a network of its own, where no node and no database can be reached, with an empty state.
-# What needs the database is left out.
+# No release has a test mode. slurmctld starts with the new file in a network of its own, where no
+# node and no database can be reached, with an empty state. What needs the database is left out.
 CHECK_SCRIPT = r"""#!/bin/sh
 # Managed by Ansible (trainyard.gpu). Changes are overwritten.
 # check-slurm-conf FILE: start slurmctld with the file, away from network, state and database, and print its errors. The running slurmctld is left alone.
@@ -1253,7 +1312,10 @@ def check_files() -> list[File]:
 
 
 def packages(reading: Reading, release: str, roles: Sequence[str]) -> list[str]:
-    """Return the names of the packages that a host needs for its C(roles): controller, node, login. Of optional ones those that the distribution has."""
+    """Return the names of the packages that a host needs for its C(roles): controller, node, login.
+
+    Of optional ones those that the distribution has.
+    """
     available = dict(reading["candidates"], **reading["packages"])
     names = ["munge", "slurm-client"]
     if "controller" in roles:
@@ -1273,12 +1335,16 @@ def packages(reading: Reading, release: str, roles: Sequence[str]) -> list[str]:
 
 
 def needs_pmix_link(release: str) -> bool:
-    """Return whether the daemons log an error at each start unless libpmix.so can be opened under this name. Debian 13's plugin opens libpmix.so.2."""
+    """Return whether the daemons log an error at each start unless libpmix.so can be opened under
+    this name. Debian 13's plugin opens libpmix.so.2.
+    """
     return not is_before(release, "22.05") and is_before(release, "24.05")
 
 
 def pmix_files(reading: Reading, release: str) -> list[File]:
-    """Return the link libpmix.so for a host. libpmix-dev has it too, and 35 packages that a training host does not need."""
+    """Return the link libpmix.so for a host. libpmix-dev has it too, and 35 packages that a
+    training host does not need.
+    """
     folder = reading["pmix_folder"]
     if not folder or not needs_pmix_link(release):
         return []
@@ -1384,7 +1450,8 @@ def _partial_limits(readings: Readings) -> list[str]:
 class _Nodes(NamedTuple):
     """The nodes of the plan.
 
-    C(former) and C(former_gres) are the lines of slurm.conf and gres.conf of hosts that did not answer.
+    C(former) and C(former_gres) are the lines of slurm.conf and gres.conf of hosts that did not
+    answer.
     """
 
     nodes: dict[str, Node]
@@ -1688,7 +1755,10 @@ def _scheduler_files(
 def _host_files(
     readings: Readings, requested: Requested, cluster: _Cluster, slurm: str
 ) -> HostFiles:
-    """Return the files of the other hosts, by what they are for. C(slurm) is the text of slurm.conf."""
+    """Return the files of the other hosts, by what they are for.
+
+    C(slurm) is the text of slurm.conf.
+    """
     scheduler = requested.scheduler
     training = _known(readings, requested.hosts)
     return {
@@ -1699,7 +1769,8 @@ def _host_files(
                 slurmd_drop_in(cluster.controller),
             ),
         ],
-        # A training host that was a login host before: its commands would use the file instead of slurmd's.
+        # A training host that was a login host before: its commands would use the file instead of
+        # slurmd's.
         "absent": {
             name: [FOLDER + "/slurm.conf"]
             for name, reading in training.items()
@@ -1719,12 +1790,14 @@ def _host_files(
 
 
 def slurm_plan(readings: Readings, requested: Requested) -> SlurmPlan | Unplanned:
-    """Write the texts of Slurm's files, say which daemons a change of them concerns, and list problems.
+    """Write the texts of Slurm's files, say which daemons a change of them concerns, and list
+    problems.
 
-    C(readings) are results of M(trainyard.gpu.slurm_host_info) by host. A training host that was not read keeps its node as it is in the scheduler's
-    slurm.conf.
+    C(readings) are results of M(trainyard.gpu.slurm_host_info) by host. A training host that was
+    not read keeps its node as it is in the scheduler's slurm.conf.
 
-    With problems the plan has only C(complete), whether it can be carried out, C(problems), C(warnings), C(scheduler) and C(hosts). Otherwise it also has:
+    With problems the plan has only C(complete), whether it can be carried out, C(problems),
+    C(warnings), C(scheduler) and C(hosts). Otherwise it also has:
 
     - C(release) of the scheduler, C(releases) by host, C(cgroups), whether jobs are limited by them, which one host decides for all.
     - C(nodes), C(node_names), C(partitions), C(priorities), C(qos) that must exist before slurmctld starts, C(cluster_name), C(accounts) for
@@ -1824,7 +1897,10 @@ def slurm_plan(readings: Readings, requested: Requested) -> SlurmPlan | Unplanne
 
 
 def _with_pending(change: Effect, pending: Mapping[str, Any], nodes: Mapping[str, Node]) -> Effect:
-    """Return what a change needs together with what an interrupted run has not done. Nodes that are no longer configured are left out."""
+    """Return what a change needs together with what an interrupted run has not done.
+
+    Nodes that are no longer configured are left out.
+    """
     if not pending:
         return change
     stale = {name for name in pending.get("restart_slurmd") or [] if name in nodes}
@@ -1885,7 +1961,10 @@ def _read_pending(text: str | None) -> dict[str, Any]:
 
 
 def _differs(entries: Iterable[File], reading: Reading) -> bool:
-    """Return whether a file of the plan is missing or has other content. Folders and links are created with the files."""
+    """Return whether a file of the plan is missing or has other content.
+
+    Folders and links are created with the files.
+    """
     return any(
         reading["files"].get(entry["path"], reading["text_digests"].get(entry["path"]))
         != hashlib.sha256(entry["content"].encode("utf-8")).hexdigest()
@@ -1983,7 +2062,8 @@ def _difference(what: str, asked: str, found: str) -> Difference:
 def _unplanned(plan: Unplanned, name: str, scheduler: str, compared: list[str]) -> list[Difference]:
     """Return why the cluster cannot be planned, as far as this host tells it.
 
-    A problem that begins with no host's name is of the variables. One of these hosts tells it, and those of hosts that are not compared.
+    A problem that begins with no host's name is of the variables. One of these hosts tells it, and
+    those of hosts that are not compared.
     """
     compared = compared or [scheduler, *plan["hosts"]]
     others = tuple("%s: " % host for host in compared if host != name)
@@ -2088,7 +2168,10 @@ def decide_slurm_plan(
 
 
 def decide_preflight_limits(cgroup: Mapping[str, Any], version: str) -> dict[str, str]:
-    """Return C(why) Slurm could not limit jobs on a host, empty if it can, and the C(way) to it. C(version) is that of slurmd."""
+    """Return C(why) Slurm could not limit jobs on a host, empty if it can, and the C(way) to it.
+
+    C(version) is that of slurmd.
+    """
     return {"why": limits_fault(cgroup, _slurm_host.release(version)), "way": way_to_limits(cgroup)}
 
 

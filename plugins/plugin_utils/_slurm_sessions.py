@@ -4,8 +4,8 @@
 
 """What people get on a host outside of jobs. Pure functions.
 
-They get no GPUs, no cron and at, no user manager, and limited memory. Sessions run below user.slice.
-On login hosts that run no jobs, cron and at start people's processes within limits.
+They get no GPUs, no cron and at, no user manager, and limited memory. Sessions run below
+user.slice. On login hosts that run no jobs, cron and at start people's processes within limits.
 Jobs, and logins that pam_slurm_adopt has moved into a job, run below a scope of slurmd, so none of
 these settings reaches them.
 """

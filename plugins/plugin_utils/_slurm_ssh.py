@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who can log in to a training host by ssh: sshd's file of PAM with a rule that asks Slurm for a job. Pure functions.
+"""Who can log in to a training host by ssh: sshd's file of PAM with a rule that asks Slurm for a
+job. Pure functions.
 
-Debian's packages of pam_slurm_adopt and pam_slurm have no profile for pam-auth-update, and one would also apply to cron, su and sudo. So the rule is in
-/etc/pam.d/sshd, which only sshd uses.
+Debian's packages of pam_slurm_adopt and pam_slurm have no profile for pam-auth-update, and one
+would also apply to cron, su and sudo. So the rule is in /etc/pam.d/sshd, which only sshd uses.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ SSHD = "/etc/pam.d/sshd"
 COMMON = "/etc/pam.d/common-session"
 # common-session without pam_systemd.
 SESSION = "/etc/pam.d/trainyard-session"
-# OpenSSH 9.8 and later refuse all connections of an address from which logins have failed, for up to 10 minutes. People without a job would lock out all others
-# who come through the same login host, operators too.
+# OpenSSH 9.8 and later refuse all connections of an address from which logins have failed, for up
+# to 10 minutes. People without a job would lock out all others who come through the same login
+# host, operators too.
 DROP_IN = "/etc/ssh/sshd_config.d/trainyard-slurm.conf"
 BEGIN = "# Begin of the lines of Ansible (trainyard.gpu): people need a job on this host. Changes are overwritten."
 END = "# End of the lines of Ansible (trainyard.gpu)."
@@ -30,8 +32,9 @@ KEPT = "#trainyard: "
 PACKAGES = {"adopt": "libpam-slurm-adopt", "slurm": "libpam-slurm"}
 # PAM splits the line at blanks, and pam_succeed_if the list at colons.
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+")
-# Nothing is changed if the new file would reject a user that the present file accepts. sshd calls pam_acct_mgmt, too. Debian's pam_slurm.so names no library of
-# PAM that it needs: it loads only in a program with PAM's functions in the global scope, as sshd has them.
+# Nothing is changed if the new file would reject a user that the present file accepts. sshd calls
+# pam_acct_mgmt, too. Debian's pam_slurm.so names no library of PAM that it needs: it loads only in
+# a program with PAM's functions in the global scope, as sshd has them.
 CHECK = """
 import ctypes, os, shutil, sys
 lib = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
@@ -59,8 +62,8 @@ sys.exit("it would lock out " + ", ".join(lost) if lost else 0)
 class Rule(TypedDict):
     """Who can log in to a host.
 
-    C(rule) is adopt, slurm or none, and C(why) says why there is none. C(steps) are in their order. C(dropped) are users of an earlier list who are neither
-    requested nor the user of this run.
+    C(rule) is adopt, slurm or none, and C(why) says why there is none. C(steps) are in their order.
+    C(dropped) are users of an earlier list who are neither requested nor the user of this run.
     """
 
     rule: str
@@ -111,12 +114,17 @@ def _block(lines: list[str]) -> str:
 def with_rule(
     text: str, module: str, users: list[str], groups: list[str], people_session: bool
 ) -> str:
-    """Return sshd's file with the rule. C(module) is the module with its arguments, C(people_session) whether people get their own session."""
+    """Return sshd's file with the rule.
+
+    C(module) is the module with its arguments, C(people_session) whether people get their own
+    session.
+    """
     text = original(text)
     conditions = ["uid < 1000", "user in " + ":".join(users)] + (
         ["user ingroup " + ":".join(groups)] if groups else []
     )
-    # The rule is skipped for these users, so that they log in whatever is wrong with Slurm. A jump needs a line to end at.
+    # The rule is skipped for these users, so that they log in whatever is wrong with Slurm. A jump
+    # needs a line to end at.
     lines = [
         "account [success=%d default=ignore] pam_succeed_if.so quiet %s"
         % (len(conditions) - index, condition)
@@ -142,7 +150,8 @@ def with_rule(
 
 
 def session_of_people(common: str) -> str:
-    """Return common-session without pam_systemd, which would move the process from the job's control group to one of the login.
+    """Return common-session without pam_systemd, which would move the process from the job's
+    control group to one of the login.
 
     The line is replaced and not removed, because others may jump over it.
     """
@@ -196,7 +205,8 @@ def _pam_module(rule: str, reading: dict[str, Any], host: Host) -> str:
 def ssh_rule(reading: dict[str, Any], host: Host, people: People) -> Rule:
     """Return who can log in to a host.
 
-    C(reading) is the answer of module slurm_host_info. If the connection does not tell its user, the users of an earlier list stay.
+    C(reading) is the answer of module slurm_host_info. If the connection does not tell its user,
+    the users of an earlier list stay.
     """
     text = reading["texts"].get(SSHD, "")
     login_user = reading.get("login_user", "")
@@ -287,7 +297,10 @@ def _decide(
 
 
 def removal(reading: dict[str, Any]) -> list[Steps]:
-    """Return the steps that restore sshd's file, none if it has no lines of these roles. The file first: it may name the other one."""
+    """Return the steps that restore sshd's file, none if it has no lines of these roles.
+
+    The file first: it may name the other one.
+    """
     text = reading["texts"].get(SSHD, "")
     steps: list[Steps] = []
     if original(text) != text:

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of sshd_config from the inventory: those that the user may set, and their lines. Pure functions."""
+"""Options of sshd_config from the inventory: those that the user may set, and their lines.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ GROUPS = {
 }
 # With a value below one, sshd accepts the file but no login.
 _AT_LEAST_ONE = ("maxsessions", "maxauthtries", "persourcemaxstartups")
-# One of these algorithms must remain: of the cluster's keys, or of the defaults of ssh in OpenSSH 7.6 to 10.
+# One of these algorithms must remain: of the cluster's keys, or of the defaults of ssh in OpenSSH
+# 7.6 to 10.
 _NEEDED = {
     "hostkeyalgorithms": ("ssh-ed25519",),
     "pubkeyacceptedalgorithms": ("ssh-ed25519",),
@@ -105,7 +109,9 @@ class SshdOptionError(ValueError):
 
 
 def refused(options: Mapping[Any, Any], group: str) -> list[str]:
-    """Names of the options in a group of C(GROUPS), or, for the group lockout, those whose value would reject every login."""
+    """Names of the options in a group of C(GROUPS), or, for the group lockout, those whose value
+    would reject every login.
+    """
     if group == "lockout":
         return sorted(
             str(name)
@@ -116,7 +122,9 @@ def refused(options: Mapping[Any, Any], group: str) -> list[str]:
 
 
 def _locks_out(name: str, text: str | None) -> bool:
-    """Whether sshd would reject every login with this value, or not start: tested with OpenSSH 9.2, whose sshd -t accepts most of them."""
+    """Whether sshd would reject every login with this value, or not start: tested with OpenSSH 9.2,
+    whose sshd -t accepts most of them.
+    """
     if text is None:
         return False
     if name in _AT_LEAST_ONE:
@@ -157,7 +165,9 @@ def _word(text: str) -> str:
 
 
 def unwritable(options: Mapping[Any, Any]) -> list[str]:
-    """Names of options that are not valid, have no plain value, or are repeated in another spelling."""
+    """Names of options that are not valid, have no plain value, or are repeated in another
+    spelling.
+    """
     lower = [str(name).lower() for name in options]
     return sorted(
         str(name)
@@ -170,7 +180,8 @@ def unwritable(options: Mapping[Any, Any]) -> list[str]:
 
 
 def sshd_lines(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any spelling, and the other options.
+    """Lines of sshd_config: the defaults, overridden by C(options) of the same name in any
+    spelling, and the other options.
 
     SshdOptionError: an option cannot be set.
     """

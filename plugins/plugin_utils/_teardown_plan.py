@@ -35,8 +35,9 @@ def _owner(path: str) -> str:
 def teardown_roles(found: list[list[str]], roles: list[str]) -> list[str]:
     """Return those of C(roles) that may have something on a host, in their order.
 
-    C(found) has the traces of the collection on each host. Anything but records and folders that a removal may keep means that all roles run. So an
-    unexpected trace costs time, and is not left behind.
+    C(found) has the traces of the collection on each host. Anything but records and folders that a
+    removal may keep means that all roles run. So an unexpected trace costs time, and is not left
+    behind.
     """
     owners = {_owner(path) for paths in found for path in paths if path not in _SHARED}
     if owners <= set(roles):

@@ -45,7 +45,9 @@ class TrainPlan(TypedDict):
 
 
 class _Choice(NamedTuple):
-    """How the environment of a job chooses devices of one kind: the variable, and what to do if it does not fit the ranks."""
+    """How the environment of a job chooses devices of one kind: the variable, and what to do if it
+    does not fit the ranks.
+    """
 
     variable: str
     kind: str
@@ -57,7 +59,10 @@ _NPUS = _Choice(NPUS, "NPU", "name one NPU for each rank")
 
 
 def chosen_npus(environment: Mapping[str, Any]) -> list[str] | None:
-    """Return the NPUs that ASCEND_RT_VISIBLE_DEVICES names, or None where it is not set. ValueError: it is not a list of numbers."""
+    """Return the NPUs that ASCEND_RT_VISIBLE_DEVICES names, or None where it is not set.
+
+    ValueError: it is not a list of numbers.
+    """
     if environment.get(NPUS) is None:
         return None
     text = str(environment[NPUS])
@@ -73,7 +78,9 @@ def chosen_npus(environment: Mapping[str, Any]) -> list[str] | None:
 
 
 def chosen_devices(environment: Mapping[str, Any]) -> list[str] | None:
-    """Return the devices that CUDA_VISIBLE_DEVICES names: None where it is not set, [] where it hides all GPUs. ValueError: CUDA would not take it."""
+    """Return the devices that CUDA_VISIBLE_DEVICES names: None where it is not set, [] where it
+    hides all GPUs. ValueError: CUDA would not take it.
+    """
     if environment.get(DEVICES) is None:
         return None
     text = str(environment[DEVICES])
@@ -102,8 +109,9 @@ def train_plan(
 ) -> TrainPlan:
     """Return which hosts a job runs on, and which GPUs it requests there.
 
-    Slots that were counted from the GPUs or NPUs follow the chosen devices. Slots of the inventory's own must fit them. C(gpus) and C(npus) are their number by
-    host. Only the launcher C(mindspore) uses NPUs.
+    Slots that were counted from the GPUs or NPUs follow the chosen devices. Slots of the
+    inventory's own must fit them. C(gpus) and C(npus) are their number by host. Only the launcher
+    C(mindspore) uses NPUs.
     """
     uses_npus = launcher == "mindspore"
     try:
@@ -134,7 +142,10 @@ def train_plan(
 
 
 def _slots(member: Mapping[str, Any], chosen: Sequence[str], found: int) -> int:
-    """Return the slots of a member. C(found) is the number of its devices, 0 if it has none or did not say."""
+    """Return the slots of a member.
+
+    C(found) is the number of its devices, 0 if it has none or did not say.
+    """
     slots: int = member["slots"]
     if chosen and member["slots_counted"] and found:
         return min(slots, len(chosen))
@@ -154,7 +165,9 @@ def _does_not_fit(choice: _Choice, chosen: list[str], name: str, slots: int) -> 
 
 
 def _beyond(choice: _Choice, chosen: list[str], name: str, found: int) -> list[str]:
-    """Return which of the chosen numbers a host with C(found) devices does not have, if it said how many it has."""
+    """Return which of the chosen numbers a host with C(found) devices does not have, if it said how
+    many it has.
+    """
     beyond = [device for device in chosen if found and device.isdigit() and int(device) >= found]
     if not beyond:
         return []
@@ -191,12 +204,14 @@ def _npu_slots(
 def queue_command(
     hosts: list[dict[str, Any]], job_id: str, timeout: int, options: list[str]
 ) -> list[str]:
-    """Return the command that waits in Slurm's queue until the hosts of a job are free of other jobs. Times in seconds.
+    """Return the command that waits in Slurm's queue until the hosts of a job are free of other
+    jobs. Times in seconds.
 
     It prints C(granted) then, and keeps them until its input ends or Slurm takes them back.
     """
     names = [host["name"] for host in hosts if host["slots"]]
-    # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and lets the queue plan.
+    # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and
+    # lets the queue plan.
     limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
     # Without kill-command, a job that was cancelled would run on.
     own = [

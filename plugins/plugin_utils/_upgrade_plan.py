@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whether a host needs an upgrade, and whether it works after one, from a result of gpu_stack_info and one of nvidia_smi_info. Pure functions."""
+"""Whether a host needs an upgrade, and whether it works after one, from a result of gpu_stack_info
+and one of nvidia_smi_info. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import up
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import release
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._drift import problems
 
-# Packages whose upgrade restarts a service in which jobs run. Those of the file 52trainyard-services of role package_sources, which keeps unattended-upgrades
-# from them; each is matched at the start of a name.
+# Packages whose upgrade restarts a service in which jobs run. Those of the file
+# 52trainyard-services of role package_sources, which keeps unattended-upgrades from them; each is
+# matched at the start of a name.
 HELD_BACK = (
     "docker([.]io|-ce|-cli)",
     "containerd([.]io)?$",
@@ -33,7 +36,9 @@ _SLURM = re.compile("(lib)?slurm|libpam-slurm")
 
 
 class Updates(TypedDict):
-    """Packages of HELD_BACK on a host (C(names)), what apt is to install of them, with versions, and sentences about those that stay."""
+    """Packages of HELD_BACK on a host (C(names)), what apt is to install of them, with versions,
+    and sentences about those that stay.
+    """
 
     names: list[str]
     install: list[str]
@@ -41,7 +46,9 @@ class Updates(TypedDict):
 
 
 class UpgradePlan(TypedDict):
-    """Whether a host needs an upgrade, whether an earlier one is over, what does not work, and why it reboots."""
+    """Whether a host needs an upgrade, whether an earlier one is over, what does not work, and why
+    it reboots.
+    """
 
     needed: bool
     over: bool
@@ -86,7 +93,9 @@ def services(
 
 
 def _moves(names: list[str], policy: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Return (installed version, offered version) of the packages of which apt offers another version."""
+    """Return (installed version, offered version) of the packages of which apt offers another
+    version.
+    """
     moves = {}
     for name in names:
         offer = policy.get(name) or {}
@@ -104,8 +113,9 @@ def plan(
 ) -> UpgradePlan:
     """Return whether a host needs an upgrade.
 
-    C(found) is a result of gpu_stack_info, C(noted) the host's snapshot, {} without one. C(asked) has versions by package; None, as in a rollback: only faults
-    of the host itself count. C(smi) is {} or a skipped result if nobody asked nvidia-smi.
+    C(found) is a result of gpu_stack_info, C(noted) the host's snapshot, {} without one. C(asked)
+    has versions by package; None, as in a rollback: only faults of the host itself count. C(smi) is
+    {} or a skipped result if nobody asked nvidia-smi.
     """
     differences = problems(found, asked or {}, driver)
     if asked is None:
@@ -127,7 +137,9 @@ def plan(
 
 
 def reboot(found: Mapping[str, Any], driver: str) -> str:
-    """Why an upgrade to C(driver) ends with a reboot; empty if it does not, as in a container, which has no kernel of its own."""
+    """Why an upgrade to C(driver) ends with a reboot; empty if it does not, as in a container,
+    which has no kernel of its own.
+    """
     if not found.get("next_kernel"):
         return ""
     wanted, loaded = upstream(str(driver)), found.get("loaded", "")

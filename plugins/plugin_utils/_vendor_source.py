@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA's repositories: which one serves a system, at which URL, and its key. Pure functions over the compatibility data."""
+"""NVIDIA's repositories: which one serves a system, at which URL, and its key.
+
+Pure functions over the compatibility data.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,19 @@ KINDS = ("cuda", "cuda_ubuntu", "container_toolkit")
 CUDA_URL = "https://developer.download.nvidia.com/compute/cuda/repos"
 CONTAINER_URL = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "cuda-keyring_1.1-1_all.deb"
-# The key with which NVIDIA signs CUDA's repositories since April 2022, and its file name there. The default of role package_sources.
+# The key with which NVIDIA signs CUDA's repositories since April 2022, and its file name there. The
+# default of role package_sources.
 CUDA_FINGERPRINT = "EB693B3035CD5710E231E123A4B469963BF863CC"
 PUBLIC_KEY = "3bf863cc.pub"
-# 7fa2af80, with which it signed them until then: developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub.
+# 7fa2af80, with which it signed them until then:
+# developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub.
 RETIRED_KEYS = ["AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"]
-# CUDA's repository of one directory, and NVIDIA's former repository of NCCL and cuDNN, whose key is retired.
+# CUDA's repository of one directory, and NVIDIA's former repository of NCCL and cuDNN, whose key is
+# retired.
 CUDA_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/cuda/repos/%s/[^/]+"
 FORMER_PLACE = "developer[.]download[.]nvidia[.](com|cn)/compute/machine-learning/repos/.+"
-# The compatibility data has no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04
-# has 2.39.
+# The compatibility data has no build of NCCL in Debian's directories. glibc: Debian 12 has 2.36 and
+# Ubuntu 22.04 has 2.35; Debian 13 has 2.41 and Ubuntu 24.04 has 2.39.
 UBUNTU_OF = {"debian12": "ubuntu2204", "debian13": "ubuntu2404"}
 # The names of CUDA's folders and of Debian's architectures, by the kernel's name of the machine.
 CUDA_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "sbsa"}
@@ -47,9 +53,12 @@ def facts(more: str = "") -> Compatibility:
 
 
 class Requested(NamedTuple):
-    """What the variables of role package_sources say of NVIDIA's repositories. The fingerprints and the checksum are empty if they are not set.
+    """What the variables of role package_sources say of NVIDIA's repositories.
 
-    C(with_key): whether the repository's key is needed. C(facts_file) has compatibility data of the site.
+    The fingerprints and the checksum are empty if they are not set.
+
+    C(with_key): whether the repository's key is needed. C(facts_file) has compatibility data of the
+    site.
     """
 
     cuda_url: str = CUDA_URL
@@ -77,7 +86,9 @@ class VendorSource(TypedDict):
 
 
 class _Keyring(NamedTuple):
-    """How the key of CUDA's repository is proved: by checksums of its package, or by its fingerprint (C(by_key))."""
+    """How the key of CUDA's repository is proved: by checksums of its package, or by its
+    fingerprint (C(by_key)).
+    """
 
     checksums: list[str]
     by_key: bool = False
@@ -85,17 +96,21 @@ class _Keyring(NamedTuple):
 
 
 def vendor_source(kind: str, host: Mapping[str, Any], *fields: Any, **more: Any) -> VendorSource:
-    """Return NVIDIA's apt repository for a host and its key, with the options of M(trainyard.gpu.vendor_source). Raises ValueError for another C(kind).
+    """Return NVIDIA's apt repository for a host and its key, with the options of
+    M(trainyard.gpu.vendor_source). Raises ValueError for another C(kind).
 
     C(fields) and C(more) are those of Requested.
 
-    C(cuda) is the CUDA repository for the system. C(cuda_ubuntu) is the one with NCCL, which for Debian is that of the newest Ubuntu whose C library is not
-    newer. C(host) is C(cluster_host). The URLs may be those of a mirror. C(keyring_checksum) are checksums, separated by spaces, instead of those in the
-    compatibility data, which is read for the key only (C(with_key)). C(cuda_fingerprint) is used if no checksum is known.
+    C(cuda) is the CUDA repository for the system. C(cuda_ubuntu) is the one with NCCL, which for
+    Debian is that of the newest Ubuntu whose C library is not newer. C(host) is C(cluster_host).
+    The URLs may be those of a mirror. C(keyring_checksum) are checksums, separated by spaces,
+    instead of those in the compatibility data, which is read for the key only (C(with_key)).
+    C(cuda_fingerprint) is used if no checksum is known.
 
-    Returns C(name) of its files, C(uri), C(folder) with the repositories of other systems, C(directory) in it, C(key_url), C(key_checksums),
-    C(key_fingerprints), C(replaces), regular expressions for the locations of entries that it replaces, C(retired_keys), their fingerprints, and C(problem),
-    why it cannot be added.
+    Returns C(name) of its files, C(uri), C(folder) with the repositories of other systems,
+    C(directory) in it, C(key_url), C(key_checksums), C(key_fingerprints), C(replaces), regular
+    expressions for the locations of entries that it replaces, C(retired_keys), their fingerprints,
+    and C(problem), why it cannot be added.
     """
     if kind not in KINDS:
         raise ValueError(
@@ -160,7 +175,10 @@ def _cuda_source(
 
 
 def _known_keyring(requested: Requested, directory: str, url: str) -> _Keyring:
-    """How the key of a directory is proved if the inventory has no checksum. C(url) is that of the repository."""
+    """How the key of a directory is proved if the inventory has no checksum.
+
+    C(url) is that of the repository.
+    """
     checksum = facts(requested.facts_file).keyring(directory)["sha256"]
     if checksum:
         return _Keyring(["sha256:" + checksum])
@@ -191,13 +209,19 @@ def nccl_pair(
     architecture: str = "x86_64",
     facts_file: str = "",
 ) -> dict[str, Any]:
-    """Return the version of libnccl2 and libnccl-dev. If the compatibility data does not have the pair, it is composed from the request, and apt decides.
+    """Return the version of libnccl2 and libnccl-dev.
 
-    C(version) is exact, as 2.21.5-1+cuda12.4, or a release, as 2.21.5, for C(cuda), as 12.4. If it is empty, all results are. C(directory) is one of NVIDIA's
-    repositories, as ubuntu2204; empty means any. C(architecture) is as C(uname -m) names it. C(facts_file) is a file of the site with compatibility data.
+    If the compatibility data does not have the pair, it is composed from the request, and apt
+    decides.
 
-    Returns C(version), C(known), whether the data has it there, C(nearest), versions, best first, C(packages) in apt's notation, and C(preferences), the text
-    of apt's file, which is the same for a host and for an image. Raises QuoteError.
+    C(version) is exact, as 2.21.5-1+cuda12.4, or a release, as 2.21.5, for C(cuda), as 12.4. If it
+    is empty, all results are. C(directory) is one of NVIDIA's repositories, as ubuntu2204; empty
+    means any. C(architecture) is as C(uname -m) names it. C(facts_file) is a file of the site with
+    compatibility data.
+
+    Returns C(version), C(known), whether the data has it there, C(nearest), versions, best first,
+    C(packages) in apt's notation, and C(preferences), the text of apt's file, which is the same for
+    a host and for an image. Raises QuoteError.
     """
     if not version:
         return {"version": "", "known": False, "nearest": [], "packages": [], "preferences": ""}

@@ -2,10 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which hosts verify measures, what it reports of each, which logs it reads, and which checks a run cannot make. Pure functions.
+"""Which hosts verify measures, what it reports of each, which logs it reads, and which checks a run
+cannot make. Pure functions.
 
-C(variables) has the variables of every host by host name. It may be Ansible's C(hostvars), which evaluates a variable when it is read. So only the needed
-variables are read, and each host is looked up once.
+C(variables) has the variables of every host by host name. It may be Ansible's C(hostvars), which
+evaluates a variable when it is read. So only the needed variables are read, and each host is looked
+up once.
 """
 
 from __future__ import annotations
@@ -30,14 +32,18 @@ Variables = Mapping[str, Mapping[str, Any]]
 
 
 class Measured(TypedDict):
-    """The hosts of the measuring job with their slots, and the number of GPUs in the training container of each."""
+    """The hosts of the measuring job with their slots, and the number of GPUs in the training
+    container of each.
+    """
 
     hosts: list[dict[str, Any]]
     gpus: dict[str, int]
 
 
 class Logins(TypedDict):
-    """What logins to a host have shown: the cause of its own failed one, and the limits of locked memory of its sessions."""
+    """What logins to a host have shown: the cause of its own failed one, and the limits of locked
+    memory of its sessions.
+    """
 
     own_cause: str
     memlocks: list[Any]
@@ -76,7 +82,8 @@ class Evidence(TypedDict):
 class Probe(TypedDict):
     """How a job is tried on each node.
 
-    C(folder) is that of the person on the share. C(problem) says why it cannot be tried. C(possible) is false if nobody can submit a job, which is no fault.
+    C(folder) is that of the person on the share. C(problem) says why it cannot be tried.
+    C(possible) is false if nobody can submit a job, which is no fault.
     """
 
     person: str
@@ -103,7 +110,9 @@ def measured(members: Members, variables: Variables) -> Measured:
 def checked(
     members: Members, names: Collection[str], variables: Variables, scheduler: str = ""
 ) -> list[dict[str, Any]]:
-    """The members among C(names), with what determines which checks apply: hardware, and parts of the scheduler, whose controller is C(scheduler)."""
+    """The members among C(names), with what determines which checks apply: hardware, and parts of
+    the scheduler, whose controller is C(scheduler).
+    """
     hosts = []
     for member in members:
         if member["name"] not in names:
@@ -122,7 +131,10 @@ def checked(
 
 
 def port_rates(members: Members, variables: Variables) -> dict[str, float]:
-    """Rates in Gb/s of the active ports in the cluster, by device and port number. The fastest port of all hosts is used."""
+    """Rates in Gb/s of the active ports in the cluster, by device and port number.
+
+    The fastest port of all hosts is used.
+    """
     rates: dict[str, float] = {}
     for member in members:
         answer = variables[member["name"]].get("__verify_infiniband") or {}
@@ -135,7 +147,10 @@ def port_rates(members: Members, variables: Variables) -> dict[str, float]:
 
 
 def hardware(members: Members, variables: Variables) -> list[dict[str, Any]]:
-    """GPUs, facts and addresses of the hosts, as P(_hardware) compares them. Without facts a host has not answered."""
+    """GPUs, facts and addresses of the hosts, as P(_hardware) compares them.
+
+    Without facts a host has not answered.
+    """
     found = []
     for member in members:
         its = variables[member["name"]]
@@ -180,10 +195,13 @@ def gpu_problems(
     stack: Mapping[str, Any],
     wanted: str,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the problems of GPUs and NVSwitches by check. Each has C(action) and C(fix), those of the kernel's log also what its entry has.
+    """Return the problems of GPUs and NVSwitches by check.
 
-    C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log, C(stack) is a result of M(trainyard.gpu.gpu_stack_info),
-    and C(wanted) is C(nvidia_driver_fabric_manager).
+    Each has C(action) and C(fix), those of the kernel's log also what its entry has.
+
+    C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log,
+    C(stack) is a result of M(trainyard.gpu.gpu_stack_info), and C(wanted) is
+    C(nvidia_driver_fabric_manager).
     """
     gpus = smi.get("gpus") or []
     found = {
@@ -204,12 +222,15 @@ def gpu_problems(
     return found
 
 
-#: Packages with the program itself. Others have headers, or only depend on it, and their version does not matter.
+#: Packages with the program itself. Others have headers, or only depend on it, and their version
+#: does not matter.
 _DAEMON = re.compile(r"nvidia-fabric-?manager(?:-\d+)?")
 
 
 def fabric_manager_problems(stack: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
-    """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state, and a running program may not have noticed it yet."""
+    """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state,
+    and a running program may not have noticed it yet.
+    """
     switches, driver = stack.get("nvswitches") or 0, stack.get("loaded") or ""
     service = (stack.get("services") or {}).get("nvidia-fabricmanager.service")
     if not switches or not driver or service is None:
@@ -250,7 +271,8 @@ def _stopped_manager(switches: int, driver: str, installed: bool) -> tuple[str, 
 def sessions(
     members: Members, names: Collection[str], variables: Variables, head: str
 ) -> tuple[dict[str, dict[str, Any]], list[str] | None]:
-    """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that run, None if the head did not tell.
+    """What the hosts C(names) have read in a session, by name, and the IDs of the jobs that run,
+    None if the head did not tell.
 
     Another host may have been the head when a job was started.
     """
@@ -287,8 +309,10 @@ def versions(names: Iterable[str], variables: Variables) -> dict[str, dict[str, 
 
 
 def with_causes(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The findings with those of full file systems first. Other failures of such a host say that they may follow from it: programs that cannot write a file
-    fail in many ways, most of which name something else.
+    """The findings with those of full file systems first.
+
+    Other failures of such a host say that they may follow from it: programs that cannot write a
+    file fail in many ways, most of which name something else.
     """
     full: dict[str, list[str]] = {}
     for entry in findings:
@@ -326,7 +350,10 @@ def tails(names: Iterable[str], variables: Variables) -> list[Log]:
 
 
 def job_failed(checks: Findings) -> bool:
-    """Whether the checks of the measuring job give a reason to read its log. A job that measured nothing has failed, but a host without GPUs has not."""
+    """Whether the checks of the measuring job give a reason to read its log.
+
+    A job that measured nothing has failed, but a host without GPUs has not.
+    """
     return any(
         check["verdict"] == "fail"
         or check["verdict"] == "skipped"
@@ -342,7 +369,10 @@ def logs(
     job_checks: Findings,
     job_log: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Logs that may explain the failed checks of a host. C(job_checks) are for the one host that reads the job's log."""
+    """Logs that may explain the failed checks of a host.
+
+    C(job_checks) are for the one host that reads the job's log.
+    """
     failed = {
         check["id"]
         for check in checks
@@ -365,7 +395,9 @@ MEASURED = ("bandwidth-", "burn-in-speed")
 def _reasons(
     checks: Findings, blame: Findings, suspect: Collection[str], draining: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return why hosts are drained, by host: failed checks, and what the measurement blames them for."""
+    """Return why hosts are drained, by host: failed checks, and what the measurement blames them
+    for.
+    """
     reasons: dict[str, list[str]] = {}
     for check in checks:
         if check["id"] in draining and check["verdict"] == "fail":
@@ -402,9 +434,11 @@ def nodes(
 ) -> Nodes:
     """Return which of the scheduler's nodes to drain and to resume.
 
-    A node is drained if one of the checks C(draining) failed on it, or if the measurement blames it (C(blame)) and leaves it out of later runs (C(suspect)).
-    It is resumed if trainyard drained it, all of these checks were made where they apply, and its bandwidth or speed was measured. C(known) are the nodes as
-    M(trainyard.gpu.slurm_info#module) returns them. Those that are not in C(hosts) were not checked and stay as they are.
+    A node is drained if one of the checks C(draining) failed on it, or if the measurement blames it
+    (C(blame)) and leaves it out of later runs (C(suspect)). It is resumed if trainyard drained it,
+    all of these checks were made where they apply, and its bandwidth or speed was measured.
+    C(known) are the nodes as M(trainyard.gpu.slurm_info#module) returns them. Those that are not in
+    C(hosts) were not checked and stay as they are.
     """
     # Not at the top, because it takes long, and only one host of a run needs it.
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import redact
@@ -436,8 +470,8 @@ def probe(
 ) -> Probe:
     """Return how a job is tried on each node.
 
-    C(slurm) is the plan of role slurm. C(users) are people, C(trees) the folders of the share. The person is the member of the account with the largest quota,
-    as the quota must not be in the way.
+    C(slurm) is the plan of role slurm. C(users) are people, C(trees) the folders of the share. The
+    person is the member of the account with the largest quota, as the quota must not be in the way.
     """
     found: Probe = {
         "person": "",
@@ -475,7 +509,10 @@ class _Quota(NamedTuple):
 
 
 def _largest_quota(accounts: Iterable[Mapping[str, Any]], people: list[str]) -> _Quota | None:
-    """Return the first account with the largest quota, and its first member among C(people). None if no account has one of them."""
+    """Return the first account with the largest quota, and its first member among C(people).
+
+    None if no account has one of them.
+    """
     best = None
     for account in accounts:
         limits = [account.get(key) for key in ("gpus", "max_gpus_per_person")]
@@ -578,9 +615,12 @@ def probe_checks(
 
 
 class Measurement(NamedTuple):
-    """What a run can measure. C(hosts) is how many take part, C(is_asked): the job is not switched off.
+    """What a run can measure.
 
-    C(can_start): the launcher can start a job. C(has_tool), C(has_process_sets): what the image has for it. C(has_person): the scheduler has one to try.
+    C(hosts) is how many take part, C(is_asked): the job is not switched off.
+
+    C(can_start): the launcher can start a job. C(has_tool), C(has_process_sets): what the image has
+    for it. C(has_person): the scheduler has one to try.
     """
 
     hosts: int
@@ -595,7 +635,8 @@ class Measurement(NamedTuple):
 def unmeasured(required: list[str], of_jobs: list[str], run: Measurement) -> list[str]:
     """IDs of checks that cannot be required in this run. C(of_jobs) are those that need a job.
 
-    A check stays required if a fault of the cluster prevents it, or if C(required) names it and the job is only switched off.
+    A check stays required if a fault of the cluster prevents it, or if C(required) names it and the
+    job is only switched off.
     """
 
     def unless_required(*check_ids: str) -> list[str]:
@@ -626,7 +667,9 @@ def evidence(
     answering: Sequence[str],
     scheduler: str = "",
 ) -> Evidence:
-    """Return what the report has of the hosts: C(hosts) of those in C(names), C(versions) and C(logs) of those that answer."""
+    """Return what the report has of the hosts: C(hosts) of those in C(names), C(versions) and
+    C(logs) of those that answer.
+    """
     return {
         "hosts": checked(members, names, variables, scheduler),
         "versions": versions(answering, variables),

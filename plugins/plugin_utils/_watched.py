@@ -2,11 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks of observations while role verify measured the bandwidth: counters of the fabric, use of the GPUs, NCCL's connections.
+"""Checks of observations while role verify measured the bandwidth: counters of the fabric, use of
+the GPUs, NCCL's connections.
 
-Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of that: ranks, size_bytes, iterations, error, and by host ranks,
-sent_bytes, received_bytes, by_card (bytes of both directions by the name of the card), gpus (percent), via (the text after ' via ' in NCCL's log, each once).
-Some tools add other values:
+Pure. C(watched) is what the job (files/all_reduce.py, files/horovod_all_reduce.py) has left of
+that: ranks, size_bytes, iterations, error, and by host ranks, sent_bytes, received_bytes, by_card
+(bytes of both directions by the name of the card), gpus (percent), via (the text after ' via ' in
+NCCL's log, each once). Some tools add other values:
 
 - reduced_bytes: the least and the most of size_bytes x iterations, of one that has reduced messages of several sizes;
 - ring: false where it is not known by which algorithm that was done;
@@ -36,17 +38,20 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import fin
 
 __all__ = ["fabric_counters", "fabric_errors", "gpus_busy", "nccl_transport"]
 
-#: Allowed difference of counters from the expected traffic. Headers and acknowledgements of TCP are at most 8 %.
+#: Allowed difference of counters from the expected traffic. Headers and acknowledgements of TCP are
+#: at most 8 %.
 TOLERANCE = 0.2
 #: Fewer bytes may be other traffic.
 LEAST_BYTES = 4 << 20
 #: Below this size, the headers of Gloo's pieces matter.
 LEAST_PIECE = GLOO_PIECE >> 8
-#: A card that has moved a smaller share of what the busiest card of its host has moved did not carry the job's data.
+#: A card that has moved a smaller share of what the busiest card of its host has moved did not
+#: carry the job's data.
 IDLE_SHARE = 0.1
 #: NCCL's name of a connection through NVLink switches across hosts.
 MULTI_HOST_NVLINK = "P2P/MNNVL"
-#: From this share on, and for this number of segments, TCP has resent more than a network without faults needs. On a busy machine it resends up to 0.1 %.
+#: From this share on, and for this number of segments, TCP has resent more than a network without
+#: faults needs. On a busy machine it resends up to 0.1 %.
 RESENT_SHARE, RESENT_LEAST = 0.005, 20
 #: Fewer drops and packets out of order are normal: drivers drop frames of unknown protocols.
 FEW = 100
@@ -72,14 +77,18 @@ def _cards(facts: Facts, host: str) -> str:
 
 
 def _transports(watched: Watched, hosts: Iterable[str]) -> list[str]:
-    """What NCCL's log names of the connections of some hosts, or of all where the log is not divided by host."""
+    """What NCCL's log names of the connections of some hosts, or of all where the log is not
+    divided by host.
+    """
     if "transports" in watched:
         return list(watched["transports"])
     return transports("\n".join(via for host in hosts for via in watched["hosts"][host]["via"]))
 
 
 def _moved(watched: Watched) -> tuple[float, float]:
-    """The minimum and the maximum of bytes that each host must have sent and received; equal if the algorithm is known."""
+    """The minimum and the maximum of bytes that each host must have sent and received; equal if the
+    algorithm is known.
+    """
     if watched.get("ring", True):
         return (must_move(watched["size_bytes"], watched["iterations"], watched["ranks"]),) * 2
     return may_move(
@@ -163,8 +172,8 @@ def fabric_errors(
 ) -> Mapping[str, Any]:
     """Whether data was lost on the way to or from the host.
 
-    C(lost) is by host what P(_bandwidth.grown) returned, C(remarks) by host what NCCL's log has told of ports. Another MTU than that of the other hosts loses
-    large packets.
+    C(lost) is by host what P(_bandwidth.grown) returned, C(remarks) by host what NCCL's log has
+    told of ports. Another MTU than that of the other hosts loses large packets.
     """
     found = _lost_data(lost[host])
     mtus = {
@@ -228,7 +237,10 @@ def gpus_busy(watched: Watched, host: str) -> Mapping[str, Any]:
 
 
 def _use_host_memory(watched: Watched, hosts: Sequence[str], linked: list[str]) -> bool:
-    """Whether ranks of a host with NVLink use its memory instead. Where the log is not divided by host, any of them may have done so."""
+    """Whether ranks of a host with NVLink use its memory instead.
+
+    Where the log is not divided by host, any of them may have done so.
+    """
     if "transports" in watched and linked != list(hosts):
         return False
     return any(name.startswith("SHM/") for host in linked for name in _transports(watched, [host]))
@@ -251,10 +263,12 @@ def _hardware_of(its: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, str
 def _gpudirect_missing(
     used: Mapping[str, Mapping[str, Any]], facts: Facts, hosts: Sequence[str]
 ) -> str:
-    """What is to be said of hosts whose adapters do not read the memory of the GPUs directly, empty if all do as their hardware allows.
+    """What is to be said of hosts whose adapters do not read the memory of the GPUs directly, empty
+    if all do as their hardware allows.
 
-    NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held against the others with the same GPUs. If none does it,
-    only servers with NVLink count, which have adapters beside their GPUs.
+    NCCL copies through the memory of the host where an adapter is far from a GPU, so a host is held
+    against the others with the same GPUs. If none does it, only servers with NVLink count, which
+    have adapters beside their GPUs.
     """
     models = {host: _hardware_of(facts[host])[0] for host in hosts}
     if "GeForce" in str(models):
@@ -275,7 +289,10 @@ def _gpudirect_missing(
 
 
 def _carriers(watched: Watched, host: str) -> list[str] | None:
-    """The host's cards that have carried the job's data, by their counters. None if that is not known."""
+    """The host's cards that have carried the job's data, by their counters.
+
+    None if that is not known.
+    """
     moved = watched["hosts"].get(host, {}).get("by_card") or {}
     if not moved or None in moved.values() or max(moved.values()) < LEAST_BYTES:
         return None
@@ -288,9 +305,11 @@ def _rails_missing(
     facts: Facts,
     hosts: Sequence[str],
 ) -> str:
-    """What is to be said of hosts whose data takes fewer cards (rails) than on another host with the same hardware. Equal hosts use as many.
+    """What is to be said of hosts whose data takes fewer cards (rails) than on another host with
+    the same hardware. Equal hosts use as many.
 
-    The counters of each card tell it. Where a host has none, the network devices in NCCL's log do, which C(used) has: those that NCCL has connected.
+    The counters of each card tell it. Where a host has none, the network devices in NCCL's log do,
+    which C(used) has: those that NCCL has connected.
     """
     carriers = {host: _carriers(watched, host) for host in hosts}
     rails = {host: cards for host, cards in carriers.items() if cards is not None}
@@ -317,7 +336,10 @@ _RAILS_FIX = "compare the ports of the hosts (check ib-ports), their PCIe slots 
 
 
 def _rdma_finding(watched: Watched, facts: Facts, hosts: Sequence[str]) -> tuple[str, str]:
-    """What is to be said of connections over InfiniBand or RoCE, and what to do. Empty if nothing is."""
+    """What is to be said of connections over InfiniBand or RoCE, and what to do.
+
+    Empty if nothing is.
+    """
     if not all(_has_rdma(facts[host]) for host in hosts):
         return "", ""
     used = _rdma_in_log(watched, hosts)

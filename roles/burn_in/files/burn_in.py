@@ -1,15 +1,18 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Loads all GPUs of a host at the same time, and checks each value that they compute, store and copy. Without GPUs, ranks on the CPU do the same.
+"""Loads all GPUs of a host at the same time, and checks each value that they compute, store and
+copy. Without GPUs, ranks on the CPU do the same.
 
-It runs in the training image with its PyTorch. The plan is JSON in TRAINYARD_BURN_IN: "seconds", "folders" ({name: path} whose disk is measured), "ranks" (of a
-host without GPUs; 0 means one for each two CPUs, at most 8), "leash" (end when the input does). The last line of the output is the answer: "ranks" with "rates"
-(lists of GB/s and TFLOP/s) and "wrong" (numbers of wrong values) for each, "host", "software" and "error". A process for each rank, so that a GPU that fails
-ends only its own.
+It runs in the training image with its PyTorch. The plan is JSON in TRAINYARD_BURN_IN: "seconds",
+"folders" ({name: path} whose disk is measured), "ranks" (of a host without GPUs; 0 means one for
+each two CPUs, at most 8), "leash" (end when the input does). The last line of the output is the
+answer: "ranks" with "rates" (lists of GB/s and TFLOP/s) and "wrong" (numbers of wrong values) for
+each, "host", "software" and "error". A process for each rank, so that a GPU that fails ends only
+its own.
 
-All numbers are integers that no precision rounds: the products of the matrices are known, and one flipped bit is seen.
-Python 3.6, for old training images.
+All numbers are integers that no precision rounds: the products of the matrices are known, and one
+flipped bit is seen. Python 3.6, for old training images.
 """
 
 import contextlib
@@ -31,7 +34,8 @@ try:
 except ImportError as error:
     NO_TORCH = str(error)
 
-# The product of the matrices below has only three values, n/5 times 10, 0 and -5. With n = 5 * 2^k each precision has them exactly.
+# The product of the matrices below has only three values, n/5 times 10, 0 and -5. With n = 5 * 2^k
+# each precision has them exactly.
 PERIOD = 5
 PRODUCTS = (10, 0, -5, -5, 0)
 SIZES = {
@@ -153,7 +157,9 @@ class Device(object):
         return [torch.empty(words, dtype=torch.int64, device=self.device) for _n in range(count)]
 
     def remember(self, seconds):
-        """Write patterns to most of the memory, and read them: each pattern stands while the others are written elsewhere."""
+        """Write patterns to most of the memory, and read them: each pattern stands while the others
+        are written elsewhere.
+        """
         share = MEMORY_SHARE if self.kind == "cuda" else 1
         chunks = self.chunks(max(2, int(self.free_bytes() * share // CHUNK_BYTES[self.kind])))
         wrong = 0
@@ -195,7 +201,8 @@ class Device(object):
         parent, rounds = int(os.environ.get(STARTER) or os.getppid()), 0
         while rounds < ROUNDS or time.perf_counter() < deadline:
             for test in tests:
-                # The starter is gone, and with it who reads the answer. Twice the time: a device far too slow.
+                # The starter is gone, and with it who reads the answer. Twice the time: a device
+                # far too slow.
                 if os.getppid() != parent or time.perf_counter() > deadline + seconds + 60:
                     return
                 test(span)
@@ -220,7 +227,10 @@ def rank(kind, seconds):
 
 
 def pairs(count):
-    """Copy between all pairs of GPUs. Return for each GPU its rates with the others, and its wrong values."""
+    """Copy between all pairs of GPUs.
+
+    Return for each GPU its rates with the others, and its wrong values.
+    """
     found = [{"rates": [], "wrong": 0} for _number in range(count)]
     source = torch.arange(PAIR_BYTES // 8)
     for first in range(count):
@@ -245,7 +255,10 @@ def pairs(count):
 
 
 def ring(kind, number, count, path):
-    """Add up the same integers on all ranks of the host several times. Return the bus bandwidths and the number of wrong sums of this rank."""
+    """Add up the same integers on all ranks of the host several times.
+
+    Return the bus bandwidths and the number of wrong sums of this rank.
+    """
     # All GPUs are visible to each rank, because NCCL connects those that it sees.
     device = torch.device("cuda", number) if kind == "cuda" else torch.device("cpu")
     if kind == "cuda":
@@ -317,7 +330,9 @@ def host_faults(system=SYSTEM_CPUS):
 
 
 def disk(path):
-    """Return the GB/s of writing a file to the disk, and of reading it, and the number of wrong blocks. The file is removed."""
+    """Return the GB/s of writing a file to the disk, and of reading it, and the number of wrong
+    blocks. The file is removed.
+    """
     block = bytes(bytearray(range(256))) * 16384
     name = os.path.join(path, ".trainyard-burn-in.%d" % os.getpid())
     count = DISK_BYTES // len(block)
@@ -363,7 +378,10 @@ def cpu_model():
 
 
 def gpus():
-    """Return the UUIDs of the GPUs in the order of nvidia-smi. None without nvidia-smi. GPUs with MIG belong to several people and are left alone."""
+    """Return the UUIDs of the GPUs in the order of nvidia-smi.
+
+    None without nvidia-smi. GPUs with MIG belong to several people and are left alone.
+    """
     try:
         text = subprocess.check_output(
             ["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"],
@@ -399,7 +417,10 @@ def answer_of(process):
 
 
 def run_ring(kind, count, uuids):
-    """Return the answers of all ranks of an all-reduce on this host. Empty if PyTorch cannot do it, or if there is one rank only."""
+    """Return the answers of all ranks of an all-reduce on this host.
+
+    Empty if PyTorch cannot do it, or if there is one rank only.
+    """
     if count < 2 or not getattr(torch, "distributed", None) or not torch.distributed.is_available():
         return []
     folder = tempfile.mkdtemp()
@@ -478,7 +499,9 @@ def visible(uuids):
 
 
 def end_with_input():
-    """End when the input does: who has started the program in this container is gone, and nobody reads the answer. The ranks end with it."""
+    """End when the input does: who has started the program in this container is gone, and nobody
+    reads the answer. The ranks end with it.
+    """
     while sys.stdin.read(4096):
         pass
     os._exit(1)

@@ -1,7 +1,8 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The site's registry of images (role image_relay), as a person uses it: which images may be pulled, which ones the person has saved, and what it refuses.
+"""The site's registry of images (role image_relay), as a person uses it: which images may be
+pulled, which ones the person has saved, and what it refuses.
 
 Role jobs has it on login hosts, too.
 """
@@ -16,19 +17,25 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-#: Files of role image_relay: the login of each person, which only that person can read, and the authority of the registry.
+#: Files of role image_relay: the login of each person, which only that person can read, and the
+#: authority of the registry.
 LOGINS, CERTIFICATES = "/etc/trainyard/registry/people", "/etc/containers/certs.d"
 #: Seconds for one answer, and for a whole list.
 SECONDS, LIST_SECONDS = 3, 5
 PAGE = 1000
-#: Of role image_relay, too: where a person's own repositories are listed if images are private, and how the list of all is refused then.
+#: Of role image_relay, too: where a person's own repositories are listed if images are private, and
+#: how the list of all is refused then.
 OWN, PRIVATE = "/own", "images of other groups are private"
 #: What `trainyard-run --save` appends to a name.
 DATE = re.compile(r"\d{8}-\d{6}")
 
 
 class RegistryError(Exception):
-    """The registry does not do what it was asked for. The message is for the person, without an advice. C(status) is that of HTTP, 0 without an answer."""
+    """The registry does not do what it was asked for.
+
+    The message is for the person, without an advice. C(status) is that of HTTP, 0 without an
+    answer.
+    """
 
     def __init__(self, text, status=0):
         super().__init__(text)
@@ -45,14 +52,20 @@ def registry_of(image):
 
 
 def is_allowed(image, registries):
-    """Return whether people may use an image that is in no store. C(registries) are beginnings of names that the site allows."""
+    """Return whether people may use an image that is in no store.
+
+    C(registries) are beginnings of names that the site allows.
+    """
     return bool(registry_of(image)) and any(
         image.startswith(registry.rstrip("/") + "/") for registry in registries
     )
 
 
 def login_of(text):
-    """Return the registry of a login file, and the value of HTTP's Authorization. The file has the form of podman's auth.json, with one registry."""
+    """Return the registry of a login file, and the value of HTTP's Authorization.
+
+    The file has the form of podman's auth.json, with one registry.
+    """
     try:
         ((registry, entry),) = json.loads(text)["auths"].items()
         if not entry["auth"] or re.search(r"[^A-Za-z0-9+/=]", entry["auth"]):
@@ -166,12 +179,17 @@ class Registry:
             ) from None
 
     def check_write(self, repository):
-        """Raise RegistryError if the person cannot push to a repository now: the login, the rights, the room. Nothing of it stays."""
+        """Raise RegistryError if the person cannot push to a repository now: the login, the rights,
+        the room. Nothing of it stays.
+        """
         _body, headers = self.ask("POST", "/v2/%s/blobs/uploads/" % repository)
         self.ask("DELETE", headers["Location"])
 
     def repositories_of(self, person, deadline):
-        """Return the names of the repositories of a person. If images are private, the list of all is refused, and there is one of the person's own."""
+        """Return the names of the repositories of a person.
+
+        If images are private, the list of all is refused, and there is one of the person's own.
+        """
         found, path = [], "/v2/_catalog?n=%d" % PAGE
         while path:
             try:
@@ -189,7 +207,8 @@ class Registry:
         return found
 
     def own_repositories(self, person, deadline):
-        """Return the names of a person's repositories, from the folders that role image_relay lists.
+        """Return the names of a person's repositories, from the folders that role image_relay
+        lists.
 
         A repository has a folder _manifests.
         """
@@ -266,5 +285,7 @@ def space(person: str) -> dict:
 
 
 def saved_images(person):
-    """Return the names of the images that a person has in the registry of the site, the newest first."""
+    """Return the names of the images that a person has in the registry of the site, the newest
+    first.
+    """
     return Registry(*read_login(person)).images_of(person)

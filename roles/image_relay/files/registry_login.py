@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""registry_login OWN AUTH: puts a person's login for the site's registry into their auth.json. Logins for other registries stay."""
+"""registry_login OWN AUTH: puts a person's login for the site's registry into their auth.json.
+
+Logins for other registries stay.
+"""
 
 import json
 import os

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The programs of the image relay on the registry's host: relay SPEC copies and completes images, tidy and room keep the registry small."""
+"""The programs of the image relay on the registry's host: relay SPEC copies and completes images,
+tidy and room keep the registry small.
+"""
 
 import contextlib
 import ctypes
@@ -33,14 +35,16 @@ ENVIRONMENT = {
 }
 SITE, WHEELS = "/etc/trainyard/site", "/var/lib/trainyard/wheels"
 DAY = 86400
-#: Programs of an image that is completed have these IDs on the host, its root the first one: it is an image of a third party. No account has them: those that
-#: role job_container gives to people begin after them, and those of useradd begin at 100000.
+#: Programs of an image that is completed have these IDs on the host, its root the first one: it is
+#: an image of a third party. No account has them: those that role job_container gives to people
+#: begin after them, and those of useradd begin at 100000.
 FIRST_ID, IDS = (1 << 28) - (1 << 16), 1 << 16
 #: linux/sched.h
 CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
 #: Additions to an image: how to find out whether it has them, and the packages with them.
 APT = {"openssh-server": ("usr/sbin/sshd",), "sudo": ("usr/bin/sudo",)}
-# Arguments: packages for apt, packages for pip. The first value of a setting counts for sshd. A key that all containers of an image have is no secret.
+# Arguments: packages for apt, packages for pip. The first value of a setting counts for sshd. A key
+# that all containers of an image have is no secret.
 SCRIPT = r"""set -eu
 if [ -f /etc/trainyard/site/environment ]; then
     while IFS= read -r line; do case $line in \#*|'') ;; *=*) export "$line" ;; esac; done < /etc/trainyard/site/environment
@@ -122,7 +126,10 @@ def remove_file(path):
 
 
 def places_of(folder):
-    """Return (path, path in the container) of the site's files and wheels. Only root may read files with passwords of a proxy, so they are copied."""
+    """Return (path, path in the container) of the site's files and wheels.
+
+    Only root may read files with passwords of a proxy, so they are copied.
+    """
     places = []
     if os.path.isdir(SITE):
         shutil.copytree(SITE, folder + "/site")
@@ -141,7 +148,11 @@ def give(folder):
 
 
 def enter(entered, mapped):
-    """Become root of a new user namespace. C(entered) and C(mapped) are pipes: the other process may write the IDs only after this one is in it."""
+    """Become root of a new user namespace.
+
+    C(entered) and C(mapped) are pipes: the other process may write the IDs only after this one is
+    in it.
+    """
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNS):
         raise Failed(
             "this host creates no user namespaces (%s); check sysctl user.max_user_namespaces"
@@ -164,7 +175,9 @@ def answer_of(work, entered, mapped):
 
 
 def with_own_ids(work):
-    """Return the result of a function that runs in a process as root of a user namespace, with a mount namespace. What it leaves running is ended."""
+    """Return the result of a function that runs in a process as root of a user namespace, with a
+    mount namespace. What it leaves running is ended.
+    """
     (answers, answer), (has_entered, entered), (mapped, has_mapped) = (
         os.pipe(),
         os.pipe(),
@@ -214,7 +227,10 @@ def end_processes():
 
 
 class Relay:
-    """One run over the images of a specification. Each of them is recorded as soon as the registry has it."""
+    """One run over the images of a specification.
+
+    Each of them is recorded as soon as the registry has it.
+    """
 
     def __init__(self, spec):
         self.spec, self.plain = spec, spec["plain_http"]
@@ -258,7 +274,9 @@ class Relay:
         ).stdout
 
     def source(self, image):
-        """Return the reference of a source, by digest, so that the checked image is the one that is copied."""
+        """Return the reference of a source, by digest, so that the checked image is the one that is
+        copied.
+        """
         if image["is_archive"]:
             return _image_relay.archive_reference(image["source"])
         return "docker://%s@%s" % (
@@ -281,7 +299,9 @@ class Relay:
         )
 
     def container(self, reference):
-        """Make a container of an image without starting it, and return its name and the folder of its files."""
+        """Make a container of an image without starting it, and return its name and the folder of
+        its files.
+        """
         name = (
             self.buildah(
                 "from",
@@ -309,7 +329,9 @@ class Relay:
         )
 
     def lacks(self, root):
-        """Return (packages for apt, packages for pip) that an image lacks, or fail with the reason why it cannot be completed."""
+        """Return (packages for apt, packages for pip) that an image lacks, or fail with the reason
+        why it cannot be completed.
+        """
 
         def has(*paths):
             return any(os.path.lexists(os.path.join(root, path)) for path in paths)
@@ -324,7 +346,10 @@ class Relay:
         return apt, pip
 
     def complete(self, image, source):
-        """Add what is missing, push the result, and return what was added. The logins stay here: the process that runs programs of the image has none."""
+        """Add what is missing, push the result, and return what was added.
+
+        The logins stay here: the process that runs programs of the image has none.
+        """
         folder = self.spec["build"]
         shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder, 0o700)
@@ -356,13 +381,17 @@ class Relay:
             shutil.rmtree(folder)
 
     def build(self, image, folder, places):
-        """Complete an image as root of a user namespace, with a store of its own. Return what was added."""
+        """Complete an image as root of a user namespace, with a store of its own.
+
+        Return what was added.
+        """
         self.storage = {
             "CONTAINERS_STORAGE_CONF": folder + "/storage.conf",
             "TMPDIR": folder,
             "HOME": folder,
             "XDG_RUNTIME_DIR": folder,
-            # buildah would enter another namespace, for which an account of the host would need IDs.
+            # buildah would enter another namespace, for which an account of the host would need
+            # IDs.
             "_CONTAINERS_USERNS_CONFIGURED": "done",
         }
         with open(folder + "/storage.conf", "w", encoding="utf-8") as stream:
@@ -649,7 +678,9 @@ def space(settings: dict) -> None:
 
 
 def room(path):
-    """Refuse writes while the registry is larger than it may be, or its disk is nearly full: nginx looks for the file."""
+    """Refuse writes while the registry is larger than it may be, or its disk is nearly full: nginx
+    looks for the file.
+    """
     settings = load_json(path)
     space(settings)
     flag = os.path.join(settings["storage"], "full")
@@ -685,7 +716,10 @@ def repositories(base):
 
 
 def old_tags(folder, keep, now, keep_days):
-    """Return the folders of tags that are older than they may be. Approved images of today are kept."""
+    """Return the folders of tags that are older than they may be.
+
+    Approved images of today are kept.
+    """
     tags, found = os.path.join(folder, "_manifests", "tags"), []
     for tag in sorted(os.listdir(tags)) if os.path.isdir(tags) else []:
         link = os.path.join(tags, tag, "current", "link")
@@ -700,7 +734,9 @@ def old_tags(folder, keep, now, keep_days):
 
 
 def referenced(folder, blobs):
-    """Return the digests of the manifests that the tags of a repository need, those of an index too."""
+    """Return the digests of the manifests that the tags of a repository need, those of an index
+    too.
+    """
     tags, found = os.path.join(folder, "_manifests", "tags"), set()
     for tag in os.listdir(tags) if os.path.isdir(tags) else []:
         link = os.path.join(tags, tag, "current", "link")
@@ -714,8 +750,10 @@ def referenced(folder, blobs):
 
 
 def unused_revisions(folder, needed, now):
-    """Return the folders of manifests without a tag. garbage-collect of this version would also remove those that only an index names. A push that runs
-    sends the manifest before its tag, so the last day is left alone."""
+    """Return the folders of manifests without a tag. garbage-collect of this version would also
+    remove those that only an index names. A push that runs sends the manifest before its tag, so
+    the last day is left alone.
+    """
     base, found = os.path.join(folder, "_manifests", "revisions", "sha256"), []
     for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
         link = os.path.join(base, name, "link")
@@ -727,7 +765,9 @@ def unused_revisions(folder, needed, now):
 
 
 def approved(settings, folder, base):
-    """Return the tags of a repository that image_relay_images requests. relayed.json would also have former images."""
+    """Return the tags of a repository that image_relay_images requests. relayed.json would also
+    have former images.
+    """
     name = os.path.relpath(folder, base)
     return {
         image.rpartition(":")[2]
@@ -737,8 +777,11 @@ def approved(settings, folder, base):
 
 
 def forget(settings, names):
-    """Remove images from the record of what was relayed. It has an image as long as the registry has its tag, so an image that is requested again in time is
-    not completed again."""
+    """Remove images from the record of what was relayed.
+
+    It has an image as long as the registry has its tag, so an image that is requested again in time
+    is not completed again.
+    """
     path = os.path.join(settings["storage"], "relayed.json")
     relayed = load_json(path, {})
     left = {
@@ -752,7 +795,9 @@ def forget(settings, names):
 
 @contextlib.contextmanager
 def alone(work):
-    """Hold the lock of the program: a relay and the removal of old tags both write relayed.json, and a relay needs the registry."""
+    """Hold the lock of the program: a relay and the removal of old tags both write relayed.json,
+    and a relay needs the registry.
+    """
     with open(os.path.join(work, "lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

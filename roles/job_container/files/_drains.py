@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When the health program drains a node, and when the node comes back. Pure functions: findings, Slurm's answers and the node's history in, decisions out."""
+"""When the health program drains a node, and when the node comes back.
+
+Pure functions: findings, Slurm's answers and the node's history in, decisions out.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,31 @@ CLASSES = {
     "epilog": "user",
     "alloc-gpus-busy": "user",
 }
-#: Drain any number of nodes: a job without the share fails on each of them, and what a job has left must not meet the next person.
+#: Drain any number of nodes: a job without the share fails on each of them, and what a job has left
+#: must not meet the next person.
 NEVER_HELD = {"share", "epilog", "firewall", "alloc-gpus-busy"}
-#: A smaller cluster has no mass to protect. In others the breaker leaves two thirds of the nodes in service.
+#: A smaller cluster has no mass to protect. In others the breaker leaves two thirds of the nodes in
+#: service.
 LEAST_NODES, MOST_OUT = 4, 3
-#: A job of a person, or one server for all hosts, causes these. There is nothing to repair on the node, so they never keep it out.
+#: A job of a person, or one server for all hosts, causes these. There is nothing to repair on the
+#: node, so they never keep it out.
 NEVER_STAYS = {"share", "epilog", "alloc-gpus-busy", "free-space"}
 #: So many drains for one cause in so many seconds, and a person has to look at the node.
 TIMES, WEEK = 3, 7 * 24 * 3600
 STAYS = "trainyard: stays out: "
-#: The cause has ended, and program idle-checks of the scheduler tries a job before the node returns to service.
+#: The cause has ended, and program idle-checks of the scheduler tries a job before the node returns
+#: to service.
 PROBE = "trainyard: probe: "
 KEPT = 100
-#: slurmd itself drains the node for it, when a process of a job does not end in time. The process may end later.
+#: slurmd itself drains the node for it, when a process of a job does not end in time. The process
+#: may end later.
 KILL_FAILED = "Kill task failed"
 
 
 def line(found: list[tuple[str, str]]) -> str:
-    """Return the reason of a drain from the checks and their findings: one line, as Slurm's tables have no room for more. Empty without a finding."""
+    """Return the reason of a drain from the checks and their findings: one line, as Slurm's tables
+    have no room for more. Empty without a finding.
+    """
     text = "; ".join("%s: %s" % pair for pair in found if pair[1])
     # Names of processes and files are chosen by people, and the reason is shown on terminals.
     text = re.sub(r"\s+", " ", text)
@@ -62,9 +72,10 @@ def is_held(found: list[tuple[str, str]]) -> bool:
 def is_over(node: str, shown: str) -> bool:
     """Return whether a node is one too many of those that this program has drained.
 
-    C(shown) has a node, the time of its reason and the reason in each line, as sinfo prints them. All hosts may find the same in the same minute. Each drains
-    first and reads then, so all see the same order on the scheduler, and only the first third of the nodes stay out. A node without a reason of its own comes
-    last.
+    C(shown) has a node, the time of its reason and the reason in each line, as sinfo prints them.
+    All hosts may find the same in the same minute. Each drains first and reads then, so all see the
+    same order on the scheduler, and only the first third of the nodes stay out. A node without a
+    reason of its own comes last.
     """
     rows = {}
     for text in shown.splitlines():
@@ -108,7 +119,9 @@ def new_checks(history: list[dict], found: list[tuple[str, str]]) -> list[str]:
 
 
 def too_often(history: list[dict], now: float) -> str:
-    """Return the check that has drained the node too often in the last week, if it is one of those that drained it last. Empty if there is none."""
+    """Return the check that has drained the node too often in the last week, if it is one of those
+    that drained it last. Empty if there is none.
+    """
     drains = [event for event in history if event["event"] == "drain"]
     if not drains:
         return ""
@@ -126,7 +139,10 @@ def too_often(history: list[dict], now: float) -> str:
 
 
 def is_of_hardware(history: list[dict]) -> bool:
-    """Return whether the last drain was for a fault of the host or of what hosts share. What a job has left says nothing about them when it has gone."""
+    """Return whether the last drain was for a fault of the host or of what hosts share.
+
+    What a job has left says nothing about them when it has gone.
+    """
     drains = [event for event in history if event["event"] == "drain"]
     return not drains or drains[-1].get("class") != "user"
 

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports of InfiniBand and RoCE between two looks of the health program: ports that went down, flaps, and errors by their rate.
+"""Ports of InfiniBand and RoCE between two looks of the health program: ports that went down,
+flaps, and errors by their rate.
 
-A counter since the boot says nothing about today, so the last look is kept. The thresholds are those of NVIDIA/NVSentinel's monitor of network cards (symbol
-errors, recoveries), leptonai/gpud (a port is down after 4 minutes, three flaps) and NVIDIA's health-validation.
+A counter since the boot says nothing about today, so the last look is kept. The thresholds are
+those of NVIDIA/NVSentinel's monitor of network cards (symbol errors, recoveries), leptonai/gpud (a
+port is down after 4 minutes, three flaps) and NVIDIA's health-validation.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ REMARKED = {
     "local_ack_timeout_err": (1, 1),
     "roce_slow_restart": (10, 1),
 }
-#: The same of priority flow control. Discards count as those of a port. A pause storm is one that the adapter has ended itself, with losses.
+#: The same of priority flow control. Discards count as those of a port. A pause storm is one that
+#: the adapter has ended itself, with losses.
 PFC = {
     "pfc_discards": (100, 1),
     "pfc_storms": (0, 1),
@@ -62,7 +65,9 @@ def no_statistics(_interface: str) -> str:
 
 
 def read_ports(root: str = SYSFS, *, statistics: Callable[[str], str] = no_statistics) -> dict:
-    """Return the ports of the host: whether each is active, and its counters. C(link_downed) of RoCE is of its interface, where the card does not count it.
+    """Return the ports of the host: whether each is active, and its counters.
+
+    C(link_downed) of RoCE is of its interface, where the card does not count it.
 
     C(statistics) returns what C(ethtool -S) prints of an interface.
     """
@@ -88,7 +93,10 @@ def read_ports(root: str = SYSFS, *, statistics: Callable[[str], str] = no_stati
 
 
 def flow_control(paths: list[str], statistics: Callable[[str], str]) -> dict[str, int]:
-    """Return the losses of priority flow control of the interfaces to which these files belong. Representors of virtual functions do not count any."""
+    """Return the losses of priority flow control of the interfaces to which these files belong.
+
+    Representors of virtual functions do not count any.
+    """
     found = {}
     for path in paths:
         pfc = _infiniband.parse_pfc(statistics(os.path.basename(os.path.dirname(path))))
@@ -104,10 +112,11 @@ def place_of(counter: str) -> str:
 
 
 def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
-    """Return the faults of ports as pairs of check and text, and what to keep for the next look, with the new C(remarks) of this one.
+    """Return the faults of ports as pairs of check and text, and what to keep for the next look,
+    with the new C(remarks) of this one.
 
-    C(former) is what the last look has kept, of any form. After a boot the first look only counts: a port without a cable is no fault. Verify compares with
-    others.
+    C(former) is what the last look has kept, of any form. After a boot the first look only counts:
+    a port without a cable is no fault. Verify compares with others.
     """
     known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
     known = known if isinstance(known, dict) else {}
@@ -126,7 +135,10 @@ def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[
 
 
 def remark(name: str, last: dict, entry: dict) -> list[str]:
-    """Return what is worth a line of the log, once until an hour has passed without it. Notes it in what is kept of the port."""
+    """Return what is worth a line of the log, once until an hour has passed without it.
+
+    Notes it in what is kept of the port.
+    """
     former = last.get("remarked") if isinstance(last.get("remarked"), dict) else {}
     now, found = entry["time"], []
     since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
@@ -178,7 +190,10 @@ def flaps_of(last: dict, more: int, now: float) -> list[float]:
 
 
 def bad_counters(last: dict, more: dict, seconds: float, now: float) -> dict[str, float]:
-    """Return the counters that grow too fast, and when they last did. A fault ends after an hour without it."""
+    """Return the counters that grow too fast, and when they last did.
+
+    A fault ends after an hour without it.
+    """
     known = last.get("bad") if isinstance(last.get("bad"), dict) else {}
     found = {}
     for counter, (events, span) in RATES.items():

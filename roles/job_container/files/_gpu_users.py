@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which processes use the GPUs of a host and belong to no job: by their open device files, as nvidia-smi may take seconds."""
+"""Which processes use the GPUs of a host and belong to no job: by their open device files, as
+nvidia-smi may take seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ import re
 import time
 
 PROC = "/proc"
-#: A job starts later by so much at most. A host with so many processes is looked at again by the health program.
+#: A job starts later by so much at most. A host with so many processes is looked at again by the
+#: health program.
 SECONDS = 0.05
 #: Somebody's nvidia-smi opens all GPUs for a moment.
 PAUSE = 2.0
-#: They open all GPUs on purpose, and compute nothing: the driver's own services, DCGM, role monitoring_host, and Slurm itself.
+#: They open all GPUs on purpose, and compute nothing: the driver's own services, DCGM, role
+#: monitoring_host, and Slurm itself.
 SERVICES = re.compile(
     r"/(nvidia-persistenced|nvidia-fabricmanager|nvidia-dcgm|dcgm|dcgm-exporter|nv-hostengine|nvidia-powerd|trainyard-metrics-gpu|slurmd)\.service(/|$)",
     re.MULTILINE,
@@ -33,7 +37,10 @@ def read(path: str) -> bytes:
 
 
 def opened(pid: str, head: str, proc: str) -> set[int]:
-    """Return the device numbers that a process has open. Empty for one that has ended, or that may not be read."""
+    """Return the device numbers that a process has open.
+
+    Empty for one that has ended, or that may not be read.
+    """
     folder = "%s/%s/fd" % (proc, pid)
     found = set()
     try:
@@ -51,7 +58,9 @@ def opened(pid: str, head: str, proc: str) -> set[int]:
 
 
 def jobs_of(pid: str, proc: str) -> set[str]:
-    """Return the jobs that a process belongs to: by its control group, and by its environment where Slurm makes no groups."""
+    """Return the jobs that a process belongs to: by its control group, and by its environment where
+    Slurm makes no groups.
+    """
     groups = read("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
     found = set(STEPS.findall(groups))
     for entry in read("%s/%s/environ" % (proc, pid)).split(b"\0"):
@@ -64,10 +73,11 @@ def jobs_of(pid: str, proc: str) -> set[str]:
 def strangers(
     devices: list, pattern: str, living: set, proc: str = PROC, seconds: float = SECONDS
 ) -> dict:
-    """Return the processes that have one of the devices open and belong to no living job: {pid: device number}.
+    """Return the processes that have one of the devices open and belong to no living job: {pid:
+    device number}.
 
-    C(pattern) is the path of a device file with C(%d), and C(living) the jobs of this host, also the one that begins. The newest processes are looked at first,
-    until the time is over.
+    C(pattern) is the path of a device file with C(%d), and C(living) the jobs of this host, also
+    the one that begins. The newest processes are looked at first, until the time is over.
     """
     head, wanted = pattern.replace("%d", ""), set(devices)
     end = time.monotonic() + seconds

@@ -1,10 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images that trainyard-run gets from a registry, and those that it saves there. It imports this file only if it needs it.
+"""Images that trainyard-run gets from a registry, and those that it saves there.
 
-Podman 3.4 and later is all that a host needs for it. A saved image has the layers of its base and one of its own, and the configuration of its base: what
-podman commit writes there (environment, command, user and labels of the container) is not used.
+It imports this file only if it needs it.
+
+Podman 3.4 and later is all that a host needs for it. A saved image has the layers of its base and
+one of its own, and the configuration of its base: what podman commit writes there (environment,
+command, user and labels of the container) is not used.
 """
 
 import base64
@@ -26,7 +29,8 @@ RegistryError = _registry.RegistryError
 #: As registries accept it between two slashes.
 NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 NAME_LENGTH = 64
-#: Keys of a configuration that describe the image. Docker also writes those of the container of a build.
+#: Keys of a configuration that describe the image. Docker also writes those of the container of a
+#: build.
 OF_IMAGE = ("architecture", "author", "config", "os", "os.features", "os.version", "variant")
 #: Seconds for a pull and for a push.
 PULL_SECONDS, PUSH_SECONDS = 3600, 4 * 3600
@@ -58,7 +62,10 @@ def name_problem(name):
 
 
 def room_problem(size, free, kept, path):
-    """Return why there is no room for a new layer, or an empty text. C(kept) are the bytes below which the health check takes the host out of service."""
+    """Return why there is no room for a new layer, or an empty text.
+
+    C(kept) are the bytes below which the health check takes the host out of service.
+    """
     if size + kept <= free:
         return ""
     return (
@@ -73,7 +80,10 @@ def room_problem(size, free, kept, path):
 
 
 def big_data(identifier):
-    """Return the name of the file in which podman keeps a configuration. It encodes names with characters that files should not have."""
+    """Return the name of the file in which podman keeps a configuration.
+
+    It encodes names with characters that files should not have.
+    """
     return "=" + base64.b64encode(("sha256:" + identifier).encode("ascii")).decode("ascii")
 
 
@@ -90,7 +100,8 @@ def layers_of(config):
 
 
 def saved_config(base, committed, moment):
-    """Return the configuration of the new image: the base's, with the layer that podman has committed.
+    """Return the configuration of the new image: the base's, with the layer that podman has
+    committed.
 
     :param base: configuration of the image of the container.
     :param committed: what podman commit made. Only its list of layers is used.
@@ -122,7 +133,9 @@ def digest(text):
 
 
 def layout(config, layers):
-    """Return the files of a folder in the form of OCI, by path. It has no layers: podman has them in its store, and looks there first.
+    """Return the files of a folder in the form of OCI, by path.
+
+    It has no layers: podman has them in its store, and looks there first.
 
     :param layers: those of the manifest that podman commit made.
     """
@@ -195,7 +208,10 @@ def size_of(folder):
 
 
 def podman(command, environment, seconds, what, folder):
-    """Return what podman prints. Its output goes into a file: processes that podman leaves would keep a pipe open."""
+    """Return what podman prints.
+
+    Its output goes into a file: processes that podman leaves would keep a pipe open.
+    """
     with tempfile.TemporaryFile(dir=folder) as out, tempfile.TemporaryFile(dir=folder) as errors:
         try:
             done = subprocess.run(
@@ -237,7 +253,8 @@ def locked(path, wait):
 
 
 def pull(image, person, config, environment, folder, is_there):
-    """Pull an image of a registry into the store of the person, as C(podman pull) of that person does. The image stays there for later jobs.
+    """Pull an image of a registry into the store of the person, as C(podman pull) of that person
+    does. The image stays there for later jobs.
 
     :param environment: of podman, for the containers of the job.
     :param folder: of the job, on the disk of the containers.
@@ -262,7 +279,8 @@ def pull(image, person, config, environment, folder, is_there):
 
 
 def save(name, container, person, config, place, environment):
-    """Save a running container as PERSON/NAME:DATE in the registry of the site, and return the whole name.
+    """Save a running container as PERSON/NAME:DATE in the registry of the site, and return the
+    whole name.
 
     :param place: C(command) of podman with its options, C(store) of the job, C(stores) with images, C(folder) and C(lock) of the job.
     """
@@ -349,11 +367,13 @@ def commit_and_push(image, container, place, environment, moment):
             with open(target, "w", encoding="utf-8") as stream:
                 stream.write(text)
         made.append(image_id(config))
-        # By a relative path: podman makes a name of the path, which may have characters that names do not have.
+        # By a relative path: podman makes a name of the path, which may have characters that names
+        # do not have.
         read = run(["pull", "--quiet", "oci:" + LAYOUT], PULL_SECONDS, "podman pull").split()[-1]
         if read != made[-1]:
             made.append(read)
-            # The ID is the checksum of all that the image says about itself, so nothing of the container can be in it.
+            # The ID is the checksum of all that the image says about itself, so nothing of the
+            # container can be in it.
             raise ImageError("podman has changed the configuration of the image; tell the operator")
         run(
             ["push", "--quiet", made[-1], "docker://" + image],

@@ -276,7 +276,8 @@ def _input(config, jobs, kernel):
         chains.append(
             ("at_" + job["job"], _from(_addresses(job["hosts"], config), config) + ["goto refuse"])
         )
-    # Launchers of root, such as horovodrun, choose any port. People are judged where they come from.
+    # Launchers of root, such as horovodrun, choose any port. People are judged where they come
+    # from.
     cluster = [address for some in config["hosts"].values() for address in some]
     ports = "%d-%d" % (FIRST_PORT, LAST_PORT)
     open_ports = "th dport { %s } accept" % ", ".join(map(str, sorted(config["open"])))

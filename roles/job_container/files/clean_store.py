@@ -1,9 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""clean-store STORE, as root: removes from the layers of the image store what would give rights on the host, and then makes them readable for people.
+"""clean-store STORE, as root: removes from the layers of the image store what would give rights on
+the host, and then makes them readable for people.
 
-Podman creates the folder of a layer for root only. It is opened after all of its files are clean, so people never reach a file with rights.
+Podman creates the folder of a layer for root only. It is opened after all of its files are clean,
+so people never reach a file with rights.
 """
 
 import contextlib
@@ -12,7 +14,8 @@ import os
 import stat
 import sys
 
-# A store without this file, or with another version in it, was filled by an earlier release: its layers are open, and were never cleaned.
+# A store without this file, or with another version in it, was filled by an earlier release: its
+# layers are open, and were never cleaned.
 MARK, VERSION = "trainyard-clean", "1\n"
 LAYERS, LINKS = "overlay", "l"
 CAPABILITIES = "security.capability"
@@ -22,7 +25,9 @@ SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 def clean_mode(found):
-    """Return the mode that a file, folder or device of the store gets: people read it, only root writes it, and it gives no other ID."""
+    """Return the mode that a file, folder or device of the store gets: people read it, only root
+    writes it, and it gives no other ID.
+    """
     mode = stat.S_IMODE(found.st_mode) & ~SET_ID & ~OF_OTHERS
     is_device = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
     if is_device and found.st_rdev:
@@ -58,7 +63,10 @@ def clean(path):
 
 
 def clean_tree(top):
-    """Clean all that is in a folder, and the folder itself at the end. Images have folders deeper than Python's recursion."""
+    """Clean all that is in a folder, and the folder itself at the end.
+
+    Images have folders deeper than Python's recursion.
+    """
     waiting = [top]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
@@ -70,7 +78,9 @@ def clean_tree(top):
 
 
 def clean_layers(folder, all_layers):
-    """Clean the layers that people cannot enter yet, or all of them, and podman's own files beside them."""
+    """Clean the layers that people cannot enter yet, or all of them, and podman's own files beside
+    them.
+    """
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         found = os.lstat(path)

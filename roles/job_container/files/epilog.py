@@ -1,10 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Epilog of slurmd, as root: ends what is left of a job on this host, and removes its files. It calls no commands of Slurm. A failure drains the node.
+"""Epilog of slurmd, as root: ends what is left of a job on this host, and removes its files.
 
-The container monitor of podman (conmon) leaves the process tree of the job, so the kill of Slurm does not reach it without cgroups. Only processes of the
-job's user are touched. Those of the same user's other jobs and logins are left alone.
+It calls no commands of Slurm. A failure drains the node.
+
+The container monitor of podman (conmon) leaves the process tree of the job, so the kill of Slurm
+does not reach it without cgroups. Only processes of the job's user are touched. Those of the same
+user's other jobs and logins are left alone.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ LOGIN = "/run/user"
 #: Which job has each GPU, for the metrics of the host.
 GPUS = RUNTIME + "/gpus"
 LINGER = "/var/lib/systemd/linger"
-#: Role slurm_node writes it: whether people have processes on this host only in jobs, and the uids of
-#: operators.
+#: Role slurm_node writes it: whether people have processes on this host only in jobs, and the uids
+#: of operators.
 PEOPLE = "/etc/trainyard/sessions.json"
 #: What users leave behind in these folders is removed with their last job.
 SHARED_FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")
@@ -51,12 +54,12 @@ CGROUPS = (
     "/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_%s",
     "/sys/fs/cgroup/*/slurm*/uid_*/job_%s",
 )
-#: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server cannot be ended. The health program, which tries again what
-#: has failed, waits less.
+#: Seconds for processes to end after SIGKILL. One that waits for a device or for a dead file server
+#: cannot be ended. The health program, which tries again what has failed, waits less.
 SECONDS = float(os.environ.get("TRAINYARD_EPILOG_SECONDS") or 20)
 QUIET_LOOKS, LOGIN_LOOKS, PAUSE = 2, 20, 0.1
-#: Files are removed until these seconds after the start: slurmd waits 120 s. Folders are removed in a
-#: folder of root, which may go on while the next job runs.
+#: Files are removed until these seconds after the start: slurmd waits 120 s. Folders are removed in
+#: a folder of root, which may go on while the next job runs.
 REMOVAL_SECONDS = 4 * SECONDS
 BEGUN = time.monotonic()
 PATHS = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,7 +84,9 @@ class Failed(Exception):
 
 
 def belongs(uid, owner, ranges):
-    """Return whether a process or file is the user's: by the own ID, or by one that only the user's containers have."""
+    """Return whether a process or file is the user's: by the own ID, or by one that only the user's
+    containers have.
+    """
     return uid == owner or any(first <= uid < end for first, end in ranges)
 
 
@@ -101,7 +106,10 @@ def in_job_cgroup(cgroup, job):
 
 
 def in_slurmd(cgroup, own):
-    """Return whether a process runs below slurmd, and so in a job. Logins run in a slice of their own."""
+    """Return whether a process runs below slurmd, and so in a job.
+
+    Logins run in a slice of their own.
+    """
     paths = units(cgroup)
     for mine in units(own):
         for path in paths:
@@ -142,7 +150,8 @@ def is_left_over(cgroup: str, own_cgroup: str) -> bool:
 
 
 def of_job(processes, job, own_cgroup, last, only_in_jobs=False):
-    """Return the processes of a job: those that carry its ID, are in its cgroup or pid namespace, or descend from one of these.
+    """Return the processes of a job: those that carry its ID, are in its cgroup or pid namespace,
+    or descend from one of these.
 
     C(processes) are the user's, by process ID. With the C(last) job of the user on this host, all
     others that slurmd, cron or at have started are left over, too, and on a host where the user has
@@ -206,7 +215,8 @@ def namespace(folder, kind):
 
 
 def look(pid, host_space, proc="/proc"):
-    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty for the host's), and its start, which no other has.
+    """Return what is known of a process: owner, parent, environment, cgroup, pid namespace (empty
+    for the host's), and its start, which no other has.
 
     C(engine) tells a container of root's engine: it has a pid namespace of its own and the users of
     the host, where an ID of a person is any program's. Containers of people have other users.
@@ -259,7 +269,8 @@ def end(pid, start):
             if handle is not None:
                 os.close(handle)
     except OSError as error:
-        # EINVAL: the process has ended, and its ID is still that of a session or process group with other members.
+        # EINVAL: the process has ended, and its ID is still that of a session or process group with
+        # other members.
         if error.errno not in (errno.ESRCH, errno.EINVAL):
             raise
 
@@ -310,7 +321,8 @@ def in_the_way(text: str) -> set:
 
 
 def own_mounts(uid: int, text: str) -> list:
-    """Return the mount points of file systems that a program of the user serves, the last one first.
+    """Return the mount points of file systems that a program of the user serves, the last one
+    first.
 
     People can mount FUSE only.
     """
@@ -491,7 +503,10 @@ def other_jobs(job, uid, folder):
 
 
 def has_no_login(uid, ranges, looks=LOGIN_LOOKS):
-    """Return whether the user has no process on this host. One of a command such as squeue, on a login host, ends soon."""
+    """Return whether the user has no process on this host.
+
+    One of a command such as squeue, on a login host, ends soon.
+    """
     for look in range(looks):
         if not owned(uid, ranges):
             return True
@@ -617,9 +632,11 @@ def forget_containers(storage: str, uid: int, gid: int) -> list:
 
 
 def forget_cgroups(job, patterns=CGROUPS, seconds=2):
-    """Remove the control groups of a job, which a killed slurmstepd leaves, with the process of root in the external step.
+    """Remove the control groups of a job, which a killed slurmstepd leaves, with the process of
+    root in the external step.
 
-    In version 2, slurmstepd itself is not in the groups below "user". If it still runs, its groups stay, and it removes them.
+    In version 2, slurmstepd itself is not in the groups below "user". If it still runs, its groups
+    stay, and it removes them.
     """
     deadline = time.monotonic() + seconds
     for top in [path for pattern in patterns for path in glob.glob(pattern % job)]:
@@ -679,7 +696,8 @@ def finish(job, uid, storage, runtime=RUNTIME):
     tops = ("%s/jobs/%s/" % (storage, job), "%s/jobs/%s/" % (runtime, job))
     unmount([point for point in own_mounts(uid, mount_table()) if point.startswith(tops)])
     errors = clean(["%s/jobs/%s" % (storage, job), "%s/jobs/%s" % (runtime, job)], uid, ranges)
-    # Of epilogs at the same time, each has seen the other's job. The one that removes its folder last sees none any more.
+    # Of epilogs at the same time, each has seen the other's job. The one that removes its folder
+    # last sees none any more.
     if not last and not others():
         end_processes()
     if not others():
@@ -712,7 +730,9 @@ def printable(text: str) -> str:
 
 
 def note(job, uid, text, runtime=RUNTIME):
-    """Keep the reason for the health program, which tries again: Slurm itself only reports an epilog error."""
+    """Keep the reason for the health program, which tries again: Slurm itself only reports an
+    epilog error.
+    """
     text = printable(text)
     print("trainyard: epilog: %s" % text, file=sys.stderr)
     os.makedirs(runtime + "/epilog.failed", exist_ok=True)
@@ -793,7 +813,8 @@ def end_job(job: str, uid: str) -> int:
         return 1
     with contextlib.suppress(FileNotFoundError):
         os.unlink("%s/epilog.failed/%s" % (RUNTIME, job))
-    # slurmd may have drained the node, as a process of the job did not end in time. It has now, and the health program resumes the node.
+    # slurmd may have drained the node, as a process of the job did not end in time. It has now, and
+    # the health program resumes the node.
     with open(RUNTIME + "/epilog.ended", "w", encoding="ascii"):
         pass
     return 0

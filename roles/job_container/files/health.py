@@ -1,9 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""HealthCheckProgram of slurmd, as root: prints one line that begins with "trainyard:" if this host must not get jobs, and drains its node with it.
+"""HealthCheckProgram of slurmd, as root: prints one line that begins with "trainyard:" if this host
+must not get jobs, and drains its node with it.
 
-The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it has drained is resumed when the cause is gone.
+The exit code is 1 then. Without SLURMD_NODENAME, which slurmd sets, it only prints. A node that it
+has drained is resumed when the cause is gone.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ HISTORY = "/var/lib/trainyard/health.history.json"
 BUSY = "/run/trainyard/gpus.busy"
 #: Written by an epilog that ended well.
 ENDED = "/run/trainyard/epilog.ended"
-#: Seconds after an epilog in which slurmd may still drain the node for a process of the job, or see it end.
+#: Seconds after an epilog in which slurmd may still drain the node for a process of the job, or see
+#: it end.
 ENDED_SECONDS = 3600
 #: Written by an epilog that failed, as slurmd drains the node then.
 HANDED_OVER = "/run/trainyard/health.reason"
@@ -64,9 +67,11 @@ INSTANCES = "/usr/local/lib/trainyard/notebook/look"
 #: Units that load a table of nftables, of roles job_container and jupyterhub.
 UNITS = "/etc/systemd/system"
 SHARE_SECONDS, TOOL_SECONDS, EPILOG_SECONDS = 5, 15, 2
-#: nvidia-smi takes 6 to 15 s on hosts with 8 GPUs, and a slow one is not broken. slurmd gives this program a minute.
+#: nvidia-smi takes 6 to 15 s on hosts with 8 GPUs, and a slow one is not broken. slurmd gives this
+#: program a minute.
 SMI_SECONDS = 30
-#: What role monitoring_host's reader of the GPUs has last read, if it is as young as so many seconds.
+#: What role monitoring_host's reader of the GPUs has last read, if it is as young as so many
+#: seconds.
 DOCUMENT, FRESH_SECONDS = "/var/lib/trainyard/metrics/gpu/nvidia-smi.xml", 120
 DOCUMENT_CHARACTERS = 16 << 20
 GIB = 1 << 30
@@ -87,7 +92,9 @@ def judge_gpus(expected, found):
 
 
 def judge_kernel_log(text: str, gpus: list[dict] | tuple = (), driver: str = "") -> str:
-    """Return the errors of the kernel log that drain, as check gpu-xid of verify judges them beside the state of the GPUs."""
+    """Return the errors of the kernel log that drain, as check gpu-xid of verify judges them beside
+    the state of the GPUs.
+    """
     bad = [
         "%(kind)s %(code)d of %(device)s: %(cause)s" % error
         for error in _host_health.judged(_host_health.parse_gpu_errors(text), gpus, driver)
@@ -108,7 +115,9 @@ def judge_cards(gpus: list[dict], check: str) -> str:
 
 
 def judge_driver(loaded, library):
-    """Compare the loaded driver with the installed library: they differ after an upgrade without a reboot, and no program sees a GPU then."""
+    """Compare the loaded driver with the installed library: they differ after an upgrade without a
+    reboot, and no program sees a GPU then.
+    """
     return (
         "driver %s is loaded, and library %s is installed; reboot the host" % (loaded, library)
         if loaded and library and loaded != library
@@ -127,7 +136,10 @@ def judge_space(free, limits):
 
 
 def output(command, seconds, environment=None):
-    """Return the output of a command, or None if it failed or did not end. It is not waited for: a process that asks a dead file server cannot be killed."""
+    """Return the output of a command, or None if it failed or did not end.
+
+    It is not waited for: a process that asks a dead file server cannot be killed.
+    """
     try:
         child = subprocess.Popen(
             command,
@@ -148,7 +160,10 @@ def output(command, seconds, environment=None):
 
 
 def fresh(path: str) -> str:
-    """Return the text of a file that was written lately; empty if it is older. Another user writes it, so it may be anything."""
+    """Return the text of a file that was written lately; empty if it is older.
+
+    Another user writes it, so it may be anything.
+    """
     try:
         age = time.time() - os.stat(path).st_mtime
         return _files.read_regular(path, DOCUMENT_CHARACTERS) if 0 <= age < FRESH_SECONDS else ""
@@ -157,7 +172,9 @@ def fresh(path: str) -> str:
 
 
 def ask_cards(seconds: float) -> str | None:
-    """Return what nvidia-smi says: of the metrics reader if it has just asked, as a call of its own takes seconds. None if it gives no answer."""
+    """Return what nvidia-smi says: of the metrics reader if it has just asked, as a call of its own
+    takes seconds. None if it gives no answer.
+    """
     text = fresh(DOCUMENT)
     if text:
         return text
@@ -168,7 +185,9 @@ def ask_cards(seconds: float) -> str | None:
 
 
 def read_cards(seconds: float = SMI_SECONDS) -> tuple[list[dict], str]:
-    """Return the GPUs of a host whose driver is loaded, and why nvidia-smi does not describe all of them."""
+    """Return the GPUs of a host whose driver is loaded, and why nvidia-smi does not describe all of
+    them.
+    """
     if not shutil.which("nvidia-smi"):
         return [], ""
     text = ask_cards(seconds)
@@ -185,7 +204,9 @@ def read_cards(seconds: float = SMI_SECONDS) -> tuple[list[dict], str]:
 
 
 def read_kernel_log() -> str:
-    """Return the kernel's log, with the errors of GPUs that it has forgotten since this program has seen them."""
+    """Return the kernel's log, with the errors of GPUs that it has forgotten since this program has
+    seen them.
+    """
     former = _files.read_json(ERRORS)
     text, record = _host_health.remember(
         former if isinstance(former, dict) else {},
@@ -208,7 +229,9 @@ def count_gpus(config):
 
 
 def judge_devices(expected, kinds):
-    """Check the number of GPUs, and that Slurm's list has none that is missing: after a boot they may have other numbers."""
+    """Check the number of GPUs, and that Slurm's list has none that is missing: after a boot they
+    may have other numbers.
+    """
     short = judge_gpus(expected, count_gpus(kinds))
     if short or not kinds:
         return short
@@ -275,7 +298,9 @@ def was_left(path: str) -> bool:
 
 
 def unfinished(folder=FAILED, again=run_epilog):
-    """Return why the epilog of a job still fails on this host: a process that could not be killed may have ended, as its file server answers again."""
+    """Return why the epilog of a job still fails on this host: a process that could not be killed
+    may have ended, as its file server answers again.
+    """
     try:
         jobs = sorted(os.listdir(folder), key=lambda name: (len(name), name))
     except OSError:
@@ -336,7 +361,9 @@ def judge_fabric() -> list[tuple[str, str]]:
 
 
 def release_job() -> None:
-    """Let the job start elsewhere that a prolog has refused for a busy GPU: Slurm holds it, as another job might fail on each node."""
+    """Let the job start elsewhere that a prolog has refused for a busy GPU: Slurm holds it, as
+    another job might fail on each node.
+    """
     refused = _files.read_json(BUSY)
     job = str(refused.get("job") or "") if isinstance(refused, dict) else ""
     if not job.isdigit() or output(["scontrol", "release", job], TOOL_SECONDS) is None:
@@ -434,7 +461,9 @@ def log(priority: str, text: str) -> None:
 
 
 def hold_back(found: list[tuple[str, str]]) -> None:
-    """Say that the breaker keeps the node in service, in the log of the host and in the node's history."""
+    """Say that the breaker keeps the node in service, in the log of the host and in the node's
+    history.
+    """
     text = "not drained, as a third of the nodes are already: %s. Run verify.yml" % "; ".join(
         "%s: %s" % pair for pair in found
     )
@@ -449,7 +478,11 @@ def history() -> list[dict]:
 
 
 def note(event: str, found: list[tuple[str, str]], reason: str, goes_on: bool = False) -> None:
-    """Add an event to the history. One that is held back again and again is one event, and so is a drain that goes on for other reasons (C(goes_on))."""
+    """Add an event to the history.
+
+    One that is held back again and again is one event, and so is a drain that goes on for other
+    reasons (C(goes_on)).
+    """
     former = history()
     checks = list(dict.fromkeys(check for check, _text in found))
     if event == "held" and former and former[-1]["event"] == event:
@@ -503,7 +536,8 @@ def take_out(node: str, found: list[tuple[str, str]], former: str) -> None:
 
 
 def bring_back(node: str, former: str, probes: bool) -> None:
-    """Resume a node whose faults have ended, unless somebody else has drained it since, or it was drained too often.
+    """Resume a node whose faults have ended, unless somebody else has drained it since, or it was
+    drained too often.
 
     If the site has checks of idle nodes (C(probes)), they try a job before they resume it.
     """
@@ -541,7 +575,9 @@ def has_ended_lately(path: str) -> bool:
 
 
 def drain(node: str, found: list[tuple[str, str]], probes: bool = False) -> None:
-    """Drain or resume the node, only when the reason has changed, so that a good check asks nothing of the controller."""
+    """Drain or resume the node, only when the reason has changed, so that a good check asks nothing
+    of the controller.
+    """
     reason = _drains.line(found)
     former = _files.read(REASON).strip() or _files.read(HANDED_OVER).strip()
     if reason and reason != former:

@@ -1,10 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""host-check SECONDS, as root: what the health program of this host finds, and what its devices compute under load.
+"""host-check SECONDS, as root: what the health program of this host finds, and what its devices
+compute under load.
 
-Program idle-checks of the scheduler's host starts it with sudo, in a job of Slurm's own user that has the whole node. It prints one line of JSON with
-C(health), what M(trainyard.gpu.burn_in_results#module) needs to judge the devices, and C(not_made) if the load cannot run here. It ends with its job.
+Program idle-checks of the scheduler's host starts it with sudo, in a job of Slurm's own user that
+has the whole node. It prints one line of JSON with C(health), what
+M(trainyard.gpu.burn_in_results#module) needs to judge the devices, and C(not_made) if the load
+cannot run here. It ends with its job.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ TOOL_SECONDS, START_SECONDS = 60, 300
 
 
 def output(command: list, seconds: float = TOOL_SECONDS) -> tuple[int, str]:
-    """Return the exit code of a command and what it printed; 127 if it cannot be started, 124 if it did not end."""
+    """Return the exit code of a command and what it printed; 127 if it cannot be started, 124 if it
+    did not end.
+    """
     try:
         done = subprocess.run(
             command,
@@ -58,7 +63,9 @@ def look_at_health() -> str:
 
 
 def look_at_cards() -> dict:
-    """Return the GPUs as nvidia_smi_info does; empty if there are none, or if nvidia-smi does not answer. Then the health program says so."""
+    """Return the GPUs as nvidia_smi_info does; empty if there are none, or if nvidia-smi does not
+    answer. Then the health program says so.
+    """
     code, text = output(["nvidia-smi", "-q", "-x"])
     if code != 0:
         return {}
@@ -86,7 +93,10 @@ def why_not(check: dict) -> str:
 
 
 def load(check: dict, seconds: int) -> dict:
-    """Run the load, and return its end as a task of Ansible does. It ends with this program, because its input does."""
+    """Run the load, and return its end as a task of Ansible does.
+
+    It ends with this program, because its input does.
+    """
     plan = {"seconds": seconds, "folders": {"local": "/var/tmp"}, "leash": True}
     command = ["docker", "exec", "--interactive", "--env", "TRAINYARD_BURN_IN=" + json.dumps(plan)]
     command += [check["container"], "python3", "-B", check["program"]]

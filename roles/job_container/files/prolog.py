@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prolog of slurmd, as root: makes the folders of a job on this host. It calls no commands of Slurm. A failure drains the node and requeues the job."""
+"""Prolog of slurmd, as root: makes the folders of a job on this host.
+
+It calls no commands of Slurm. A failure drains the node and requeues the job.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def job_of(environment):
 
 
 def shared_folder(path, mode):
-    """Make a folder of root. All parts of the path belong to root, so nobody else can put a link there."""
+    """Make a folder of root.
+
+    All parts of the path belong to root, so nobody else can put a link there.
+    """
     os.makedirs(path, mode=0o755, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -54,7 +60,10 @@ def shared_folder(path, mode):
 
 
 def own_folder(path, uid, gid):
-    """Make a folder of the user, in a folder of root. Return whether it is new. A folder of another user is an error."""
+    """Make a folder of the user, in a folder of root.
+
+    Return whether it is new. A folder of another user is an error.
+    """
     is_new = True
     try:
         os.mkdir(path, 0o700)
@@ -69,7 +78,8 @@ def own_folder(path, uid, gid):
     try:
         if is_new:
             os.fchown(folder, uid, gid)
-        # Also of one that exists: others would run a set-user-ID program in the store of a person as that person.
+        # Also of one that exists: others would run a set-user-ID program in the store of a person
+        # as that person.
         os.fchmod(folder, 0o700)
     finally:
         os.close(folder)
@@ -88,7 +98,8 @@ def begin(job, uid, gid, storage, runtime=RUNTIME, login=LOGIN):
     own_folder("%s/jobs/%s" % (runtime, job), uid, gid)
     own_folder("%s/jobs/%s" % (storage, job), uid, gid)
     own_folder("%s/people/%d" % (storage, uid), uid, gid)
-    # systemd makes it for users who log in. The mark lets the epilog remove only what this program made.
+    # systemd makes it for users who log in. The mark lets the epilog remove only what this program
+    # made.
     shared_folder(login, 0o755)
     if own_folder("%s/%d" % (login, uid), uid, gid):
         with open("%s/made/%d" % (runtime, uid), "w", encoding="ascii"):
@@ -104,7 +115,9 @@ def limit_disk(job: str, config: dict) -> None:
 
 
 def devices_of_job(environment: dict, kinds: dict) -> list:
-    """Return the device numbers of a job. Refuse a job whose GPUs this host cannot tell: it would open those of another job.
+    """Return the device numbers of a job.
+
+    Refuse a job whose GPUs this host cannot tell: it would open those of another job.
 
     CUDA_VISIBLE_DEVICES has UUIDs here from Slurm 25.11 on.
     """
@@ -115,9 +128,11 @@ def devices_of_job(environment: dict, kinds: dict) -> list:
 
 
 def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) -> None:
-    """Refuse a job whose GPUs are used by a process of no job: it would share their memory and time with it.
+    """Refuse a job whose GPUs are used by a process of no job: it would share their memory and time
+    with it.
 
-    slurmd drains the node then and holds the job. The health program releases the job, which starts elsewhere, and resumes the node when the process has ended.
+    slurmd drains the node then and holds the job. The health program releases the job, which starts
+    elsewhere, and resumes the node when the process has ended.
     """
     if not devices:
         return
@@ -139,7 +154,10 @@ def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) ->
 
 
 def mark_gpus(job: str, uid: int, devices: list, folder: str = GPUS) -> None:
-    """Write who has each GPU, for the metrics of the host. Without them there is no folder. The epilog removes the marks."""
+    """Write who has each GPU, for the metrics of the host.
+
+    Without them there is no folder. The epilog removes the marks.
+    """
     if not devices or not os.path.isdir(folder):
         return
     for device in devices:
@@ -151,7 +169,10 @@ def mark_gpus(job: str, uid: int, devices: list, folder: str = GPUS) -> None:
 
 
 def mark_job_of_the_system(job: str, uid: int, kinds: dict) -> None:
-    """Mark the GPUs of a job of role train. It uses them in the training container, so nothing here depends on them."""
+    """Mark the GPUs of a job of role train.
+
+    It uses them in the training container, so nothing here depends on them.
+    """
     with contextlib.suppress(_gpu_numbers.DeviceError, OSError):
         mark_gpus(job, uid, devices_of_job(os.environ, kinds))
 

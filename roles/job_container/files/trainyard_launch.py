@@ -8,9 +8,11 @@
     srun -N2 --gpus-per-node=8 trainyard-run IMAGE -- trainyard-launch mindspore train.py
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- trainyard-launch run ./train.sh
 
-Each worker of the step calls it. torchrun runs on each of them. horovodrun and mpirun run on worker 0, and the others run an sshd of the job until it ends: as
-the user, with keys that were made for the step. With run, worker 0 has an sshd, too, and its command calls a launcher itself. trainyard-run has prepared
-hosts, ports and keys. Arguments of the user win over those of this program.
+Each worker of the step calls it. torchrun runs on each of them. horovodrun and mpirun run on worker
+0, and the others run an sshd of the job until it ends: as the user, with keys that were made for
+the step. With run, worker 0 has an sshd, too, and its command calls a launcher itself.
+trainyard-run has prepared hosts, ports and keys. Arguments of the user win over those of this
+program.
 
 mindspore runs on each worker and starts a rank for each of its NPUs, by msrun if MindSpore has it, else with a rank table. Its options come before the command:
 --start=auto|msrun|rank_table, --rank-table=FILE (of the whole cluster or of the job) and --folder=DIR for the working folders. Role train uses it, too.
@@ -51,7 +53,8 @@ READY = "TRAINYARD_WORKERS_READY"
 PEER_SECONDS = 120
 NOT_STARTED = 125
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
-#: Variables that describe the step of this worker. mpirun and its daemons would take them for their own and start through Slurm.
+#: Variables that describe the step of this worker. mpirun and its daemons would take them for their
+#: own and start through Slurm.
 OF_SLURM = (
     "SLURM_",
     "PMI_",
@@ -63,7 +66,8 @@ OF_SLURM = (
     "PRTE_MCA_plm_slurm",
 )
 KEPT_OF_SLURM = ("SLURM_JOB_ID",)
-#: Of role train: path of the description of the job, in place of the one that trainyard-run has written.
+#: Of role train: path of the description of the job, in place of the one that trainyard-run has
+#: written.
 DESCRIPTION = "TRAINYARD_LAUNCH_JOB"
 #: Path of what each rank of this host is started with.
 SETTINGS = "TRAINYARD_LAUNCH_RANK"
@@ -81,9 +85,11 @@ OF_MSRUN = (
 )
 #: Errors only, in MindSpore's and CANN's counting: the others are hundreds of lines per rank.
 LOG_LEVELS = {"GLOG_v": "3", "ASCEND_GLOBAL_LOG_LEVEL": "3"}
-#: Chips whose eight devices are two rings of four, as the rank table before version 1.0 names them. trainyard-run refuses them, too.
+#: Chips whose eight devices are two rings of four, as the rank table before version 1.0 names them.
+#: trainyard-run refuses them, too.
 RINGS = r"(Ascend)?910(A|Pro[AB]?|Premium[AB]?)?$"
-#: Seconds until the ranks of this host are ended after one of them has failed, for the messages of the others; and until SIGKILL.
+#: Seconds until the ranks of this host are ended after one of them has failed, for the messages of
+#: the others; and until SIGKILL.
 FAILURE_SECONDS, END_SECONDS = 3, 5
 
 
@@ -166,7 +172,9 @@ def check_rings(servers, chip):
 
 
 def devices_in(table):
-    """Return [(server, device)] of a cluster's rank table in the form of version 1.0, or of the one before it."""
+    """Return [(server, device)] of a cluster's rank table in the form of version 1.0, or of the one
+    before it.
+    """
     if "group_list" in table:
         return [
             (instance["server_id"], device)
@@ -216,7 +224,9 @@ def devices_of_entry(entry, known):
 
 
 def job_table(table, job):
-    """Return the rank table of the job: from that of a cluster the devices of the job, in the order of its ranks, in the same format."""
+    """Return the rank table of the job: from that of a cluster the devices of the job, in the order
+    of its ranks, in the same format.
+    """
     known = known_devices(table)
     by_host = {entry["address"]: devices_of_entry(entry, known) for entry in job["entries"]}
     numbers = {
@@ -265,13 +275,17 @@ def group_table(table, by_host):
 
 
 def mindspore_environment(environment, job):
-    """Return what all ranks of this host have, without what an earlier launcher has left. Values of the user win, but not those that number the ranks."""
+    """Return what all ranks of this host have, without what an earlier launcher has left.
+
+    Values of the user win, but not those that number the ranks.
+    """
     me = job["entries"][job["index"]]
     kept = {
         name: value for name, value in environment.items() if name not in OF_RANK_TABLE + OF_MSRUN
     }
     address = me.get("fabric_address") or me["address"]
-    # Otherwise both take the first interface, which may be one of containers that has the same address on each host.
+    # Otherwise both take the first interface, which may be one of containers that has the same
+    # address on each host.
     defaults = dict(
         LOG_LEVELS,
         HCCL_IF_IP=address,
@@ -289,7 +303,10 @@ def mindspore_environment(environment, job):
 
 
 def rank_environment(environment, job, local, table):
-    """Return the environment of a rank without msrun. DEVICE_ID counts the devices that the container has, and the rank table names those of the host."""
+    """Return the environment of a rank without msrun.
+
+    DEVICE_ID counts the devices that the container has, and the rank table names those of the host.
+    """
     own = {
         "RANK_ID": str(_launchers.first_rank(job, job["index"]) + local),
         "DEVICE_ID": str(local),
@@ -314,7 +331,8 @@ def rank_command(words, environment, records):
 
 
 def failures(ranks):
-    """Return the ranks that failed, the first one first; those that were killed only if no other failed: msrun kills the ranks beside one that has failed.
+    """Return the ranks that failed, the first one first; those that were killed only if no other
+    failed: msrun kills the ranks beside one that has failed.
 
     C(ranks) has rank, code (None: no record of one) and end (None: it runs) of each.
     """
@@ -328,7 +346,9 @@ def failures(ranks):
 
 
 def common_report(reports):
-    """Return what the first of some ranks has reported, and a problem if they have not trained the same; reports are by rank."""
+    """Return what the first of some ranks has reported, and a problem if they have not trained the
+    same; reports are by rank.
+    """
     checksums = {rank: report.get("checksum") for rank, report in reports.items()}
     problem = (
         ""
@@ -355,7 +375,10 @@ def command_of(launcher: str, job: dict, arguments: list) -> list:
 
 
 def launch_environment(environment, launcher):
-    """Return the environment of the launcher. Options of Open MPI are variables here, so that arguments of the user win over them."""
+    """Return the environment of the launcher.
+
+    Options of Open MPI are variables here, so that arguments of the user win over them.
+    """
     kept = {
         name: value
         for name, value in environment.items()
@@ -369,7 +392,10 @@ def launch_environment(environment, launcher):
 
 
 def sshd_config(job, user, folder=INSIDE):
-    """Return the configuration of the job's sshd. It accepts the key of the step only, and only the user who runs it."""
+    """Return the configuration of the job's sshd.
+
+    It accepts the key of the step only, and only the user who runs it.
+    """
     lines = [
         "Port %d" % job["ports"]["ssh"],
         "ListenAddress %s" % job["entries"][job["index"]]["address"],
@@ -420,7 +446,9 @@ def known_hosts(job):
 
 
 def session_text(environment):
-    """Return the environment of this worker for sessions of the job's sshd, which itself gives nearly none."""
+    """Return the environment of this worker for sessions of the job's sshd, which itself gives
+    nearly none.
+    """
     return "".join(
         "export %s=%s\n" % (name, shlex.quote(value))
         for name, value in sorted(environment.items())
@@ -432,7 +460,8 @@ def session_text(environment):
 SESSION_PROGRAM = (
     "#!/bin/sh\n. " + INSIDE + '/ssh/environment\nexec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n'
 )
-#: Host keys are checked although horovodrun's own ssh options switch that off: ssh uses the first value, and this program puts C(yes) before them.
+#: Host keys are checked although horovodrun's own ssh options switch that off: ssh uses the first
+#: value, and this program puts C(yes) before them.
 SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + '/ssh/config -o StrictHostKeyChecking=yes "$@"\n'
 
 
@@ -586,7 +615,9 @@ def run(command, environment, before=None):
 
 
 def exit_code(code):
-    """Return the exit code of a child as a shell has it: 128 and the number of the signal that ended it."""
+    """Return the exit code of a child as a shell has it: 128 and the number of the signal that
+    ended it.
+    """
     return 128 - code if code < 0 else code
 
 
@@ -677,9 +708,12 @@ def serve(job):
 
 
 def end_with_parent(launcher):
-    """Have the kernel kill this process when its parent ends. Exit if C(launcher), the process of the job on this host, has ended before.
+    """Have the kernel kill this process when its parent ends.
 
-    The kernel sends no signal for a parent that ended earlier. If msrun has, this process is a child of the launcher, which ends it.
+    Exit if C(launcher), the process of the job on this host, has ended before.
+
+    The kernel sends no signal for a parent that ended earlier. If msrun has, this process is a
+    child of the launcher, which ends it.
     """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if launcher not in parents():
@@ -687,7 +721,9 @@ def end_with_parent(launcher):
 
 
 def start_rank(words, environment):
-    """Become a rank, or the scheduler of msrun: in a folder of its own, with what it was started with in a file."""
+    """Become a rank, or the scheduler of msrun: in a folder of its own, with what it was started
+    with in a file.
+    """
     with open(environment[SETTINGS], encoding="utf-8") as stream:
         settings = json.load(stream)
     scheduler = environment.get("MS_ROLE") == "MS_SCHED"
@@ -787,7 +823,9 @@ def end_descendants(seconds=END_SECONDS):
 
 
 class Ranks(object):
-    """The ranks of this host: started, watched, and ended with the first of them that fails, or with this process."""
+    """The ranks of this host: started, watched, and ended with the first of them that fails, or
+    with this process.
+    """
 
     def __init__(self, job, settings, private):
         self.job, self.settings, self.private = job, settings, private
@@ -892,7 +930,10 @@ class Ranks(object):
         return (own or bad or [1 if left or self.lost else self.report()])[0]
 
     def report(self):
-        """Report for the worker what its ranks have reported. Role train reads the records of the ranks itself."""
+        """Report for the worker what its ranks have reported.
+
+        Role train reads the records of the ranks itself.
+        """
         reports = {}
         for each in self.ranks:
             found = self.record(each["rank"]).get("report")
@@ -940,13 +981,17 @@ def mindspore_folder(folder, job, environment):
 
 
 def msrun_command(job, folder, program, environment):
-    """All releases of msrun take these two words for what they are, and put python before another one."""
+    """All releases of msrun take these two words for what they are, and put python before another
+    one.
+    """
     python = "python" if shutil.which("python", path=environment.get("PATH")) else "python3"
     return _launchers.msrun(job, folder, [python] + program)
 
 
 def rank_commands(job, folder, program, environment, table):
-    """Return the command of each rank with its environment, and write the job's part of the rank table into the folder."""
+    """Return the command of each rank with its environment, and write the job's part of the rank
+    table into the folder.
+    """
     path = ""
     if table:
         path = os.path.join(folder, "rank_table.json")
@@ -959,7 +1004,9 @@ def rank_commands(job, folder, program, environment, table):
 
 
 def run_ranks(job, ranks, commands):
-    """Start the ranks of this host when all workers of the step are ready, and return the exit code."""
+    """Start the ranks of this host when all workers of the step are ready, and return the exit
+    code.
+    """
     connection, workers = None, None
     if job["count"] > 1 and job.get("keys"):
         connection, workers = meet(job)
@@ -1045,7 +1092,10 @@ def read_table(path):
 
 
 def meet(job):
-    """Wait until each worker of the step is ready. Return the connection to worker 0, or on worker 0 those of the others."""
+    """Wait until each worker of the step is ready.
+
+    Return the connection to worker 0, or on worker 0 those of the others.
+    """
     if job["index"]:
         return connect(job), None
     workers = Workers(job)

@@ -1,11 +1,14 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""trainyard-root UID GID COMMAND...: runs a command as root of the container, whose files are those of a person.
+"""trainyard-root UID GID COMMAND...: runs a command as root of the container, whose files are those
+of a person.
 
-`trainyard-run --enter=0 --root` starts it in the container as ID 0 of the container, by the Python of the image, 3.6 or newer. On the share that ID would be a
-subordinate ID, whose files the person could not delete. The command gets a user namespace in which ID 0 is the person, to whom all files of the image belong,
-too. All other IDs but the two stay, so that packages may have files of any user.
+`trainyard-run --enter=0 --root` starts it in the container as ID 0 of the container, by the Python
+of the image, 3.6 or newer. On the share that ID would be a subordinate ID, whose files the person
+could not delete. The command gets a user namespace in which ID 0 is the person, to whom all files
+of the image belong, too. All other IDs but the two stay, so that packages may have files of any
+user.
 """
 
 import ctypes
@@ -16,7 +19,10 @@ CLONE_NEWUSER = 0x10000000
 
 
 def mapping(text, own):
-    """Return the lines for uid_map or gid_map of a namespace in which 0 is C(own). C(text) is the map of this namespace."""
+    """Return the lines for uid_map or gid_map of a namespace in which 0 is C(own).
+
+    C(text) is the map of this namespace.
+    """
     lines = ["0 %d 1" % own]
     for row in text.splitlines():
         first, count = int(row.split()[0]), int(row.split()[2])
@@ -45,7 +51,10 @@ def write_maps(pid, maps):
 
 
 def become_root(uid, gid):
-    """Move this process to the new namespace. A child, which stays here, has the right to write the maps."""
+    """Move this process to the new namespace.
+
+    A child, which stays here, has the right to write the maps.
+    """
     maps = [
         ("gid_map", mapping(read("/proc/self/gid_map"), gid)),
         ("uid_map", mapping(read("/proc/self/uid_map"), uid)),

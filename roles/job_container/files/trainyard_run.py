@@ -5,8 +5,9 @@
 
     srun -N2 --gpus-per-node=1 trainyard-run IMAGE -- COMMAND...
 
-It has no privilege. The container sees the GPUs or NPUs of the task only, the shared folder, the home of the user, and a /tmp of the job. The exit code is
-the one of the command. 125 means that the container was not started, and 124 that a worker on another host did not start.
+It has no privilege. The container sees the GPUs or NPUs of the task only, the shared folder, the
+home of the user, and a /tmp of the job. The exit code is the one of the command. 125 means that the
+container was not started, and 124 that a worker on another host did not start.
 """
 
 import argparse
@@ -48,7 +49,8 @@ RUNTIME = "/run/trainyard/jobs"
 #: Folder of the task in the container. trainyard-launch has the same path.
 INSIDE = "/run/trainyard"
 NOT_STARTED, NO_PEER = 125, 124
-#: Slurm sends TERM at the end and what scancel or --signal names. The container is never stopped, so CONT is not among them.
+#: Slurm sends TERM at the end and what scancel or --signal names. The container is never stopped,
+#: so CONT is not among them.
 SIGNALS = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -58,13 +60,16 @@ SIGNALS = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
-#: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for a busy host. A host that pulls the image needs longer.
+#: Seconds in which all workers of a step have to start. Slurm starts them together, so this is for
+#: a busy host. A host that pulls the image needs longer.
 PEER_SECONDS, PULL_SECONDS = 60, 3900
-#: What the prolog has given the job on this host: _job_ports.py writes it. The firewall opens these ports only.
+#: What the prolog has given the job on this host: _job_ports.py writes it. The firewall opens these
+#: ports only.
 PORTS = "/run/trainyard/ports/%s.json"
 #: Ports of each step: for sshd, the rendezvous and control.
 PORTS_OF_STEP = 3
-#: Limits of the exchange: seconds for a whole message, its bytes, and how many unfinished senders are heard at a time.
+#: Limits of the exchange: seconds for a whole message, its bytes, and how many unfinished senders
+#: are heard at a time.
 MESSAGE_SECONDS, MESSAGE_BYTES, STRANGERS = 5, 1 << 20, 64
 #: Variables that must keep the value of the image.
 OF_IMAGE = {
@@ -101,7 +106,8 @@ OF_IMAGE = {
 OF_PODMAN = ("CONTAINERS_", "PODMAN_", "_CONTAINERS_", "BUILDAH_")
 #: Written by role ascend: the NPUs of all hosts.
 RANK_TABLE = "/etc/trainyard/hccl.json"
-#: A file, not options: podman writes options into the configuration of the container, and `podman commit` writes that into images.
+#: A file, not options: podman writes options into the configuration of the container, and `podman
+#: commit` writes that into images.
 START = '. %s/environment; exec "$@"' % INSIDE
 #: Images with kernels have a Python.
 START_ROOT = '. %s/environment; exec "${TRAINYARD_KERNEL_PYTHON:-python3}" %s "$@"' % (
@@ -127,7 +133,9 @@ class Worker(typing.NamedTuple):
 
 
 def expand_nodes(text):
-    """Return the host names of a node list such as a[01-03,7],b. `scontrol show hostnames` does the same, but asks the configuration first."""
+    """Return the host names of a node list such as a[01-03,7],b. `scontrol show hostnames` does the
+    same, but asks the configuration first.
+    """
     names, depth, entry = [], 0, ""
     for character in text + ",":
         depth += {"[": 1, "]": -1}.get(character, 0)
@@ -169,7 +177,10 @@ def expand_counts(text):
 
 
 def workers(environment):
-    """Return index, count, and the host of each worker. A worker is a task of the step. Outside of srun there is one."""
+    """Return index, count, and the host of each worker.
+
+    A worker is a task of the step. Outside of srun there is one.
+    """
     nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST") or "")
     own = environment.get("SLURMD_NODENAME") or socket.gethostname()
     if not nodes:
@@ -188,7 +199,10 @@ def step_name(environment):
 
 
 def step_ports(ranges, step):
-    """Return the ports of a step, in the order in which they are tried. Each step of the job begins with others."""
+    """Return the ports of a step, in the order in which they are tried.
+
+    Each step of the job begins with others.
+    """
     ports = [port for first, last in ranges for port in range(first, last + 1)]
     number = int(step) if step.isdigit() else sum(ord(character) for character in step)
     begin = number * PORTS_OF_STEP % len(ports) if ports else 0
@@ -219,7 +233,10 @@ def _has_digest(entry, image):
 
 
 def find_image(image, stores):
-    """Return the ID of an image. C(stores) are the contents of images.json, in the order in which they are searched."""
+    """Return the ID of an image.
+
+    C(stores) are the contents of images.json, in the order in which they are searched.
+    """
     for images in stores:
         for name in image_names(image):
             for entry in images:
@@ -243,7 +260,10 @@ def can_be_pulled(image, registries):
 
 
 def environment_text(values):
-    """Return a file for `.` of sh. Names that sh does not accept, such as the functions of bash, are left out."""
+    """Return a file for `.` of sh.
+
+    Names that sh does not accept, such as the functions of bash, are left out.
+    """
     return "".join(
         "export %s=%s\n" % (name, shlex.quote(value))
         for name, value in sorted(values.items())
@@ -262,7 +282,9 @@ def parse_settings(text):
 
 
 def task_environment(environment, settings, own):
-    """Return the variables in the container: the settings of the host, over them those of the job, over them those of this program."""
+    """Return the variables in the container: the settings of the host, over them those of the job,
+    over them those of this program.
+    """
     kept = {
         name: value
         for name, value in environment.items()
@@ -272,7 +294,11 @@ def task_environment(environment, settings, own):
 
 
 def shared_memory(asked, environment, default):
-    """Return the size of /dev/shm. Its content is charged to the memory of the job, so half of that is the limit unless another size is requested."""
+    """Return the size of /dev/shm.
+
+    Its content is charged to the memory of the job, so half of that is the limit unless another
+    size is requested.
+    """
     size = asked or environment.get("TRAINYARD_SHM_SIZE") or ""
     if size and not re.match(r"[1-9]\d*[bkmgBKMG]?$", size):
         raise Refused(
@@ -308,7 +334,9 @@ def mount_option(text):
 
 
 def host_file_mount(path, folder, home):
-    """Return the option of podman that shows the host file of the step in the place of a file that all jobs of the person share."""
+    """Return the option of podman that shows the host file of the step in the place of a file that
+    all jobs of the person share.
+    """
     if not path:
         return []
     target = home + path[1:] if path.startswith("~/") else path
@@ -330,7 +358,9 @@ def bind(source, target, read_only=False):
 
 
 def program_mounts(config, exists=os.path.exists):
-    """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with: images of others have no program for that."""
+    """Return podman's options for trainyard-launch, and for what it starts ranks of MindSpore with:
+    images of others have no program for that.
+    """
     return [
         bind(config["launcher"], "/usr/local/bin/trainyard-launch", True),
         bind(SHARED + "/_launchers.py", "/usr/local/bin/_launchers.py", True),
@@ -339,7 +369,10 @@ def program_mounts(config, exists=os.path.exists):
 
 
 def device_options(gpus, config, host, exists=os.path.exists):
-    """Return podman's options for the GPUs or NPUs of the task, which C(gpus) has by device number. C(host) is that of P(_gpu_numbers.read_host)."""
+    """Return podman's options for the GPUs or NPUs of the task, which C(gpus) has by device number.
+
+    C(host) is that of P(_gpu_numbers.read_host).
+    """
     kinds = config["gpus"]
     check_groups(gpus, config)
     if kinds.get("cdi"):
@@ -359,7 +392,9 @@ def device_options(gpus, config, host, exists=os.path.exists):
 
 
 def check_groups(gpus, config):
-    """Refuse devices that lie in two groups, unless they are all of the host: without a link between the groups the job would hang or fail."""
+    """Refuse devices that lie in two groups, unless they are all of the host: without a link
+    between the groups the job would hang or fail.
+    """
     groups = config["gpus"].get("groups") or []
     known = {number for group in groups for number in group}
     if (
@@ -382,7 +417,9 @@ def check_groups(gpus, config):
 
 
 def driver_mounts(gpus, config, exists=os.path.exists):
-    """Return podman's options that show the driver of the host, to read, in containers whose image cannot have it. Only with a device."""
+    """Return podman's options that show the driver of the host, to read, in containers whose image
+    cannot have it. Only with a device.
+    """
     return [
         bind(path, path, True)
         for path in config["gpus"].get("mounts") or []
@@ -391,8 +428,12 @@ def driver_mounts(gpus, config, exists=os.path.exists):
 
 
 def podman_command(plan, config, options_only=False):
-    """Return the whole command of podman, or its options before the subcommand. Nothing in it is secret: people can read the arguments of a process."""
-    # With control groups of version 2 podman 4 warns that it has no session bus, by which it would move a process of its own out of the job.
+    """Return the whole command of podman, or its options before the subcommand.
+
+    Nothing in it is secret: people can read the arguments of a process.
+    """
+    # With control groups of version 2 podman 4 warns that it has no session bus, by which it would
+    # move a process of its own out of the job.
     command = [
         config["podman"],
         "--log-level=error",
@@ -401,7 +442,8 @@ def podman_command(plan, config, options_only=False):
         "--tmpdir=" + plan["runtime"] + "/tmp",
         "--storage-driver=overlay",
     ]
-    # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the mapping of keep-id, which fails at files that only root can read.
+    # fuse-overlayfs shows the image as the user's. Without it podman copies the image for the
+    # mapping of keep-id, which fails at files that only root can read.
     command += [
         "--storage-opt=overlay.mount_program=" + config["mount_program"],
         "--storage-opt=overlay.mountopt=squash_to_root",
@@ -425,8 +467,8 @@ def podman_command(plan, config, options_only=False):
         "--workdir=" + plan["workdir"],
     ]
     command += ["--init"] if config.get("init") else []
-    # The proxy for signals of podman ends at its first failure, so P(supervise) sends them. Without a terminal the container has the output of the task, so
-    # that nothing is lost with podman.
+    # The proxy for signals of podman ends at its first failure, so P(supervise) sends them. Without
+    # a terminal the container has the output of the task, so that nothing is lost with podman.
     command += (
         ["--rm", "--interactive", "--tty"]
         if plan["terminal"]
@@ -464,13 +506,15 @@ def own_variables(worker, entries, ports, config, exists=os.path.exists):
         "LOGNAME": person["name"],
         "TMPDIR": "/tmp",
     }
-    # In the container the devices have the numbers from 0. Without a GPU the name of the variable says so.
+    # In the container the devices have the numbers from 0. Without a GPU the name of the variable
+    # says so.
     for name in config["gpus"].get("variables") or ["CUDA_VISIBLE_DEVICES"]:
         found[name] = visible
     if exists(RANK_TABLE):
         found["TRAINYARD_RANK_TABLE"] = RANK_TABLE
     if ports.get("control"):
-        # NCCL's default port may answer for another job. The launcher of the job does not have this port at the address of loopback.
+        # NCCL's default port may answer for another job. The launcher of the job does not have this
+        # port at the address of loopback.
         found["NCCL_RAS_ADDR"] = "127.0.0.1:%d" % ports["control"]
     for name in ("network", "fabric"):
         if config.get(name):
@@ -541,7 +585,9 @@ def listening(address, ports):
 
 
 def chosen_by_kernel(address):
-    """Return free ports for a step of one task that has too few of the job's: people without a job on this host do not reach them either."""
+    """Return free ports for a step of one task that has too few of the job's: people without a job
+    on this host do not reach them either.
+    """
     with contextlib.ExitStack() as stack:
         probes = [
             stack.enter_context(socket.socket(family(address))) for _number in range(PORTS_OF_STEP)
@@ -552,7 +598,10 @@ def chosen_by_kernel(address):
 
 
 def common_ports(entries):
-    """Return the ports for sshd, for the rendezvous and for control. Each is the job's on all of its hosts: the firewall of both ends asks for that."""
+    """Return the ports for sshd, for the rendezvous and for control.
+
+    Each is the job's on all of its hosts: the firewall of both ends asks for that.
+    """
     shared = [
         port for port in entries[0]["ports"] if all(port in entry["ports"] for entry in entries)
     ]
@@ -590,13 +639,19 @@ def make_keys(folder):
 
 
 class Messages:
-    """Connections whose message of one line is not complete yet. All are heard at the same time, and each has a deadline for the whole message."""
+    """Connections whose message of one line is not complete yet.
+
+    All are heard at the same time, and each has a deadline for the whole message.
+    """
 
     def __init__(self, waiting):
         self.waiting, self.parts, self.deadlines = waiting, {}, {}
 
     def add(self, connection, seconds):
-        """Hear a connection. If there are too many, the oldest one is closed: a worker sends its message at once."""
+        """Hear a connection.
+
+        If there are too many, the oldest one is closed: a worker sends its message at once.
+        """
         connection.setblocking(False)
         self.parts[connection], self.deadlines[connection] = b"", time.monotonic() + seconds
         self.waiting.register(connection, selectors.EVENT_READ)
@@ -618,7 +673,10 @@ class Messages:
             self.drop(connection)
 
     def read(self, connection):
-        """Return the message if it is complete, else None. A connection that ends or sends too much is closed."""
+        """Return the message if it is complete, else None.
+
+        A connection that ends or sends too much is closed.
+        """
         try:
             part = connection.recv(65536)
         except BlockingIOError:
@@ -637,7 +695,9 @@ class Messages:
 
 
 def listen_in_ranges(address, ranges):
-    """Return a listening socket in each of the job's ranges of ports: another job may have one of them on another host."""
+    """Return a listening socket in each of the job's ranges of ports: another job may have one of
+    them on another host.
+    """
     servers, problem = [], "the job has none on this host"
     for first, last in ranges:
         try:
@@ -716,7 +776,10 @@ def worker_of(said, job, step, count):
 
 
 def _kept(connection, said, entries):
-    """Note the entry of a worker, and return its connection. It may have one to each of the first worker's ports."""
+    """Note the entry of a worker, and return its connection.
+
+    It may have one to each of the first worker's ports.
+    """
     if said is None:
         connection.close()
         return []
@@ -725,9 +788,12 @@ def _kept(connection, said, entries):
 
 
 def follow(worker, own, first, ports, seconds=PEER_SECONDS):
-    """Other workers: send the own entry to the first one, and return its result. Its port is one of those that the step tries.
+    """Other workers: send the own entry to the first one, and return its result.
 
-    All ports are tried at the same time, because another person may have one of them there, and say nothing.
+    Its port is one of those that the step tries.
+
+    All ports are tried at the same time, because another person may have one of them there, and say
+    nothing.
     """
     job, step, uid = worker.job, worker.step, worker.person["uid"]
     began = time.monotonic()
@@ -763,7 +829,10 @@ def follow(worker, own, first, ports, seconds=PEER_SECONDS):
 
 
 def connect(waiting, tried, address, port):
-    """Begin a connection. One that hangs is not tried again: a port that begins to answer answers it."""
+    """Begin a connection.
+
+    One that hangs is not tried again: a port that begins to answer answers it.
+    """
     connection = socket.socket(family(address))
     connection.setblocking(False)
     error = connection.connect_ex((address, port))
@@ -794,7 +863,9 @@ def connected(waiting, tried, key, message, uid):
 
 
 def private_folder(path, uid):
-    """Refuse a folder that is not the user's own. /run/trainyard belongs to root, so users cannot put one there."""
+    """Refuse a folder that is not the user's own. /run/trainyard belongs to root, so users cannot
+    put one there.
+    """
     try:
         found = os.lstat(path)
     except OSError:
@@ -939,12 +1010,18 @@ def arguments_of(argv):
 
 
 def infiniband_devices(paths):
-    """Return the device nodes that RDMA programs open. The others, umad and issm, manage the fabric."""
+    """Return the device nodes that RDMA programs open.
+
+    The others, umad and issm, manage the fabric.
+    """
     return sorted(path for path in paths if re.search(r"/(uverbs\d+|rdma_cm)$", path))
 
 
 def memlock_option(limit):
-    """Return podman's soft and hard limit of locked memory. A container of a user cannot have more than the job's hard limit."""
+    """Return podman's soft and hard limit of locked memory.
+
+    A container of a user cannot have more than the job's hard limit.
+    """
     return "-1:-1" if limit == resource.RLIM_INFINITY else "%d:%d" % (limit, limit)
 
 
@@ -1057,7 +1134,8 @@ def prepare(options, environment, config):
             bind(folder, INSIDE),
             # Programs cannot be started from /run on most hosts.
             bind(make_folder(os.path.join(disk, os.path.basename(folder))), INSIDE + "/bin"),
-            # Images have an empty one or none, so that localhost and the hosts of the cluster would have no address.
+            # Images have an empty one or none, so that localhost and the hosts of the cluster would
+            # have no address.
             bind("/etc/hosts", "/etc/hosts", True),
         ]
         + ([bind(ROOT_PROGRAM, ROOT_INSIDE, True)] if options.root else [])
@@ -1072,7 +1150,9 @@ def prepare(options, environment, config):
 
 
 def own_stores(config, uid):
-    """Return the image stores of the host that a person has, in the order in which they are searched."""
+    """Return the image stores of the host that a person has, in the order in which they are
+    searched.
+    """
     return [
         path
         for path in (config["store"], os.path.join(config["storage"], "people", str(uid)))
@@ -1090,7 +1170,10 @@ def beside(name):
 
 
 def stored_image(name, person, config):
-    """Return the ID of an image of this host and the stores of the host. Raises Refused without such an image."""
+    """Return the ID of an image of this host and the stores of the host.
+
+    Raises Refused without such an image.
+    """
     stores = own_stores(config, person["uid"])
     lists = [
         _files.read_json(os.path.join(path, "overlay-images", "images.json")) or []
@@ -1100,7 +1183,10 @@ def stored_image(name, person, config):
 
 
 def provide_image(name, person, config, runtime, disk, environment):
-    """Return the ID of an image and the stores of the host. It is pulled first if it is in a registry of the site and not on this host."""
+    """Return the ID of an image and the stores of the host.
+
+    It is pulled first if it is in a registry of the site and not on this host.
+    """
 
     def is_there():
         with contextlib.suppress(Refused):
@@ -1135,7 +1221,10 @@ def provide_image(name, person, config, runtime, disk, environment):
 
 
 def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=False):
-    """Write what the command and trainyard-launch read in the container. C(seconds) is the time in which the other workers have to start."""
+    """Write what the command and trainyard-launch read in the container.
+
+    C(seconds) is the time in which the other workers have to start.
+    """
     place = worker.place
     address = own_address(environment.get("SLURMD_NODENAME") or socket.gethostname(), config)
     ranges = (_files.read_json(PORTS % worker.job) or {}).get("ports") or []
@@ -1189,7 +1278,9 @@ def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=F
 
 
 def podman_environment(runtime, environment):
-    """Return the environment of podman itself: not the one of the job, which would reach conmon's hooks, and nothing of the user's own configuration."""
+    """Return the environment of podman itself: not the one of the job, which would reach conmon's
+    hooks, and nothing of the user's own configuration.
+    """
     kept = {
         name: environment[name]
         for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_JOB_ID")
@@ -1209,7 +1300,9 @@ def podman_environment(runtime, environment):
 
 
 def supervise(command, environment, plan, forward):
-    """Start the guard, send it the signals of this process, and return the exit code of the container."""
+    """Start the guard, send it the signals of this process, and return the exit code of the
+    container.
+    """
     orders, order = os.pipe()
     results, result = os.pipe()
     for number in SIGNALS:
@@ -1246,12 +1339,16 @@ def supervise(command, environment, plan, forward):
 
 
 def guard(command, environment, plan, orders):
-    """Start the container, and return its exit code. When the process that sends orders ends, the container is killed."""
+    """Start the container, and return its exit code.
+
+    When the process that sends orders ends, the container is killed.
+    """
     started = subprocess.run(command, env=environment, start_new_session=True, check=False)
     if started.returncode:
         return started.returncode
     pid = int(_files.read(os.path.join(plan["folder"], "pid")) or 0)
-    # By the file and not by the parent of the container, which has changed if the monitor has ended meanwhile.
+    # By the file and not by the parent of the container, which has changed if the monitor has ended
+    # meanwhile.
     monitor = int(_files.read(os.path.join(plan["folder"], "monitor")) or 0)
     # Slurm waits until no process has the output of the task.
     null = os.open(os.devnull, os.O_RDWR)
@@ -1280,7 +1377,9 @@ def guard(command, environment, plan, orders):
 
 
 def exit_code(command, environment, plan, exits, seconds=10):
-    """Return the exit code of a container that has ended: of the monitor's file, or of podman, which removes the file after it has read it."""
+    """Return the exit code of a container that has ended: of the monitor's file, or of podman,
+    which removes the file after it has read it.
+    """
     question = command[: command.index("run")] + [
         "inspect",
         "--type=container",
@@ -1338,7 +1437,10 @@ def forget(command, environment, plan):
 
 
 def newest_task(tasks, number):
-    """Return the folder of a task's last run. C(tasks) are the folders task.STEP.N with the time of each."""
+    """Return the folder of a task's last run.
+
+    C(tasks) are the folders task.STEP.N with the time of each.
+    """
     own = [
         (changed, name)
         for name, changed in tasks
@@ -1353,10 +1455,12 @@ def container_name(job, task):
 
 
 def enter_command(container, config, terminal, command, root=False):
-    """Return the command of podman that runs a command in a container of the job, with its environment.
+    """Return the command of podman that runs a command in a container of the job, with its
+    environment.
 
-    C(container) has its C(name) and what P(podman_command) needs to find it: C(store), C(runtime) and C(stores).
-    As root it is a root whose files are the person's, as the share has them: ID 0 of the container itself is one that only this host knows.
+    C(container) has its C(name) and what P(podman_command) needs to find it: C(store), C(runtime)
+    and C(stores). As root it is a root whose files are the person's, as the share has them: ID 0 of
+    the container itself is one that only this host knows.
     """
     options = podman_command(container, config, options_only=True)
     options += (

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writes the sbatch script of a job. Data in, text out. The script is plain sbatch: it works without the command trainyard."""
+"""Writes the sbatch script of a job.
+
+Data in, text out. The script is plain sbatch: it works without the command trainyard.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ def options(job: dict, place: dict) -> list:
         return found
     if "--requeue" not in found:
         found.append("--no-requeue")
-    # The helper of the hub has limits of memory and CPU time, which are not those of its jobs. A job that is preempted goes on in the same log.
+    # The helper of the hub has limits of memory and CPU time, which are not those of its jobs. A
+    # job that is preempted goes on in the same log.
     found += ["--propagate=NONE", "--open-mode=append", "--output=" + place["output"]]
     events = mail_events(job, place)
     if events:
@@ -67,12 +71,17 @@ def heredoc_mark(text):
 
 
 def quoted(option):
-    """Return an option for an #SBATCH line. sbatch reads quotes and # in these lines as a shell does."""
+    """Return an option for an #SBATCH line. sbatch reads quotes and # in these lines as a shell
+    does.
+    """
     return shlex.quote(option)
 
 
 def script(job: dict, spec: str, place: dict) -> str:
-    """Return the script. C(spec) is the job file, which the job keeps as spec.yml; C(place) as in P(options)."""
+    """Return the script.
+
+    C(spec) is the job file, which the job keeps as spec.yml; C(place) as in P(options).
+    """
     text = _job_text.sealed(job, spec)
     mark = heredoc_mark(text)
     return "\n".join(
@@ -91,7 +100,10 @@ def script(job: dict, spec: str, place: dict) -> str:
 
 
 def interactive_command(job, place, path=""):
-    """Return the command of an interactive job: its only worker has the terminal of the person. C(path) is a file with the job's command, if there is one."""
+    """Return the command of an interactive job: its only worker has the terminal of the person.
+
+    C(path) is a file with the job's command, if there is one.
+    """
     shared = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
     # As of a batch job: bash, if the image has it.
     shell = [

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line of trainyard: its subcommands and options, and how it ends. Exit codes are those of the command."""
+"""The command line of trainyard: its subcommands and options, and how it ends.
+
+Exit codes are those of the command.
+"""
 
 from __future__ import annotations
 
@@ -268,7 +271,9 @@ SUBCOMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of the command: one line, what is meant, and where the help is."""
+    """A parser whose errors are those of the command: one line, what is meant, and where the help
+    is.
+    """
 
     def error(self, message: str) -> NoReturn:
         words = message
@@ -300,7 +305,8 @@ def parser():
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    # A name that is at least as long as the longest subcommand and its indent, which argparse forgets when it computes the columns.
+    # A name that is at least as long as the longest subcommand and its indent, which argparse
+    # forgets when it computes the columns.
     subparsers = whole.add_subparsers(
         dest="subcommand", metavar="SUBCOMMAND [ARGUMENT...]", prog="trainyard", required=True
     )
@@ -341,7 +347,10 @@ def parsed(argv: list) -> argparse.Namespace:
 
 
 def main(argv):
-    """Run a command line, and return its exit code. Nothing is left in the output, which may be closed or full."""
+    """Run a command line, and return its exit code.
+
+    Nothing is left in the output, which may be closed or full.
+    """
     if sys.stdout is None:
         # A shell has closed it (>&-). What is printed goes nowhere.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")

@@ -96,8 +96,11 @@ READY_SECONDS = 120
 
 
 def all_jobs(since: datetime.timedelta) -> list:
-    """Return the jobs of the person that were waiting, running or ended in this time, the oldest first."""
-    # The controller first, so that a job which ends in between is in one of the answers. sacct does not list a job of the last second or two.
+    """Return the jobs of the person that were waiting, running or ended in this time, the oldest
+    first.
+    """
+    # The controller first, so that a job which ends in between is in one of the answers. sacct does
+    # not list a job of the last second or two.
     known = [of_active(job) for job in active_jobs("--states=all")]
     jobs = {job["id"]: job for job in map(of_ended, ended_jobs(since))}
     jobs.update(
@@ -354,7 +357,10 @@ def copied_words(result):
 
 
 def of_gpus(site, number, job, result):
-    """Return how much of its GPUs a job that has ended has used, in words. Empty if nothing has measured it."""
+    """Return how much of its GPUs a job that has ended has used, in words.
+
+    Empty if nothing has measured it.
+    """
     hosts = ((result or {}).get("gpus") or {}).values()
     requested = sum(host.get("requested") or 0 for host in hosts)
     if not requested or any(host.get("busy") is None for host in hosts):
@@ -381,7 +387,9 @@ def ssh_words(site, number):
 
 
 def endpoints(site, number):
-    """Return the services of a running job: how they are, and how the person's own computer reaches them."""
+    """Return the services of a running job: how they are, and how the person's own computer reaches
+    them.
+    """
     services = (site.job_of(number) or {}).get("services") or {}
     words, name = ssh_words(site, number)
     found = (
@@ -428,13 +436,19 @@ def endpoint_words(endpoint):
 
 
 def shown_gpus(devices: list, count: int):
-    """Return which of the GPUs that nvidia-smi shows are those of a job. Where Slurm limits the devices of a job, it shows only its own."""
+    """Return which of the GPUs that nvidia-smi shows are those of a job.
+
+    Where Slurm limits the devices of a job, it shows only its own.
+    """
     is_limited = not devices or max(devices) >= count or len(devices) >= count
     return range(count) if is_limited else devices
 
 
 def hour_use(minutes: list, gpu: int) -> dict:
-    """Return C(hour_percent) and C(hour_memory_mib) of a GPU, None where nothing was measured. C(minutes) are those of a watcher."""
+    """Return C(hour_percent) and C(hour_memory_mib) of a GPU, None where nothing was measured.
+
+    C(minutes) are those of a watcher.
+    """
     samples = [minute["gpus"][gpu] for minute in minutes if gpu < len(minute["gpus"])]
     count = sum(sample[1] for sample in samples)
     memory = [sample[2] for sample in samples if sample[2] is not None]
@@ -468,7 +482,9 @@ def usage(site, number, hosts):
 
 
 def minutes_of(site: Site, number: str, hosts: list) -> list:
-    """Return the use of each GPU of a job by minute, as far as its watch has kept it: C(host), C(gpu), and C(minutes), pairs of minute and mean percent."""
+    """Return the use of each GPU of a job by minute, as far as its watch has kept it: C(host),
+    C(gpu), and C(minutes), pairs of minute and mean percent.
+    """
     found = []
     for rank, host in enumerate(hosts):
         minutes = (site.json_of(number, "watch.%d.json" % rank) or {}).get("minutes") or []
@@ -482,8 +498,9 @@ def minutes_of(site: Site, number: str, hosts: list) -> list:
 
 
 def worker_minutes_of(site: Site, number: str, hosts: list) -> list:
-    """Return the CPUs and the memory of each worker of a job by minute, as far as its watch has kept them: C(name), and C(cpus) and C(memory_gb), pairs of
-    minute and value."""
+    """Return the CPUs and the memory of each worker of a job by minute, as far as its watch has
+    kept them: C(name), and C(cpus) and C(memory_gb), pairs of minute and value.
+    """
     found = []
     for rank, host in enumerate(hosts):
         loads = (site.json_of(number, "watch.%d.json" % rank) or {}).get("loads") or []
@@ -539,7 +556,10 @@ def measured_use(text: str, number: str) -> dict:
 
 
 def shares_used(measured: dict) -> dict:
-    """Return in words how much of its CPUs, memory and time a job has used. C(measured) is of P(measured_use)."""
+    """Return in words how much of its CPUs, memory and time a job has used.
+
+    C(measured) is of P(measured_use).
+    """
     found = {}
     cpu, seconds, cpus = measured["cpu"], measured["seconds"], measured["cpus"]
     if cpu and seconds and cpus:
@@ -554,7 +574,9 @@ def shares_used(measured: dict) -> dict:
 
 
 def efficiency(number, gpus):
-    """Return how much of its CPUs, memory and time a job has used, as far as Slurm has measured it, and of its GPUs, in words."""
+    """Return how much of its CPUs, memory and time a job has used, as far as Slurm has measured it,
+    and of its GPUs, in words.
+    """
     kept = {"GPUs used": gpus} if gpus else {}
     try:
         text = ask(
@@ -657,7 +679,10 @@ def copy(stream):
 
 
 def tell_waiting(number, told):
-    """Say why a job waits, if that is not what was C(told) last. Return whether the job has ended, and what was told."""
+    """Say why a job waits, if that is not what was C(told) last.
+
+    Return whether the job has ended, and what was told.
+    """
     jobs = [job for job in active_jobs() if str(job["id"]) == number]
     waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
     words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
@@ -668,7 +693,10 @@ def tell_waiting(number, told):
 
 
 def follow(number, path, tail=None):
-    """Print a log while it grows, from its last C(tail) lines on, until its job has ended. The exit code tells how."""
+    """Print a log while it grows, from its last C(tail) lines on, until its job has ended.
+
+    The exit code tells how.
+    """
     stream, looked, ended, told = None, 0.0, False, ""
     try:
         while True:
@@ -811,7 +839,10 @@ def tell_address(options, site, number):
 
 
 def hang_words(site: Site, job: dict) -> str:
-    """Return where the ranks of a job that makes no progress wait, as its runner has found it. Empty if it has found nothing, or there was output since."""
+    """Return where the ranks of a job that makes no progress wait, as its runner has found it.
+
+    Empty if it has found nothing, or there was output since.
+    """
     path = os.path.join(site.folder_of(job["id"]) or "", HANG_FILE)
     try:
         found = os.stat(path).st_mtime
@@ -825,7 +856,10 @@ def hang_words(site: Site, job: dict) -> str:
 
 
 def where_it_waits(site: Site, job: dict) -> str:
-    """Ask the workers of a job where they wait, and return that as a sentence. Empty if none of them can answer."""
+    """Ask the workers of a job where they wait, and return that as a sentence.
+
+    Empty if none of them can answer.
+    """
     told = [site.json_of(job["id"], "watch.%d.json" % rank) for rank in range(len(job["hosts"]))]
     if not any((each or {}).get("answers") for each in told):
         return ""
@@ -837,7 +871,10 @@ def where_it_waits(site: Site, job: dict) -> str:
 
 
 def progress_words(job: dict) -> str:
-    """Return whether a job that runs makes progress, as the end of a sentence. Empty if its logs do not show it."""
+    """Return whether a job that runs makes progress, as the end of a sentence.
+
+    Empty if its logs do not show it.
+    """
     site, number = Site(), job["id"]
     workers = []
     for rank, host in enumerate(job["hosts"]):
@@ -881,7 +918,10 @@ def why(options):
 
 
 def first_cause(result: dict | None) -> str:
-    """Return which worker failed first, and why, as the end of a sentence. Empty if the result does not say so."""
+    """Return which worker failed first, and why, as the end of a sentence.
+
+    Empty if the result does not say so.
+    """
     failed = (result or {}).get("first_failed")
     if not failed:
         hang = (result or {}).get("hang")
@@ -1143,7 +1183,9 @@ def away_lines(known: list) -> list:
 
 
 def images(options):
-    """List the images of the hosts, the approved ones of the site's registry with what is in them (role image_relay), and those that the person has saved."""
+    """List the images of the hosts, the approved ones of the site's registry with what is in them
+    (role image_relay), and those that the person has saved.
+    """
     site = Site()
     (saved, problem), names, approved = site.saved(), site.catalogue(), Site.approved()
     found = [{"name": name} for name in names] + [

@@ -1,10 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges the values of a job file, once, when it is submitted. The command, the form in the browser and the tests call it, so that all of them refuse the same.
+"""Judges the values of a job file, once, when it is submitted.
 
-TABLE has a row for each key. The judge, the options of sbatch, `trainyard submit --help`, the form in the browser and the documentation (`make docs`) read
-it. What a site has (accounts, hosts, images) is judged by _job_limits.py.
+The command, the form in the browser and the tests call it, so that all of them refuse the same.
+
+TABLE has a row for each key. The judge, the options of sbatch, `trainyard submit --help`, the form
+in the browser and the documentation (`make docs`) read it. What a site has (accounts, hosts,
+images) is judged by _job_limits.py.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ MAX_HANG_MINUTES = 60 * 24 * 7
 MIB_PER_GB = 1024
 #: How far jobs of one priority are apart that have other numbers.
 NICE_STEP = 100
-#: Set for each job, or by the shell, which does not let them be set. A value of the person would break it.
+#: Set for each job, or by the shell, which does not let them be set. A value of the person would
+#: break it.
 OWN_VARIABLES = (
     "SLURM_",
     "TRAINYARD_",
@@ -60,7 +64,9 @@ OWN_VARIABLES = (
 
 
 class JobFileError(ValueError):
-    """The job file is not valid: C(problems) has a sentence for each fault, with its line, the key, the value, and what is allowed."""
+    """The job file is not valid: C(problems) has a sentence for each fault, with its line, the key,
+    the value, and what is allowed.
+    """
 
     def __init__(self, problems):
         super().__init__("\n".join(problems))
@@ -103,7 +109,8 @@ class Key(NamedTuple):
     doc: str
     #: A value for the documentation.
     example: str
-    #: Option of sbatch, with a place for the judged value unless that is true or false. It is left out if the value is empty.
+    #: Option of sbatch, with a place for the judged value unless that is true or false. It is left
+    #: out if the value is empty.
     sbatch: str = ""
     #: Whether an interactive job cannot have it.
     is_of_batch: bool = False
@@ -121,7 +128,9 @@ class Service(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: short, in quotes, and without characters that a terminal would obey."""
+    """Return a value as messages show it: short, in quotes, and without characters that a terminal
+    would obey.
+    """
     if isinstance(value, (list, tuple)):
         return "a list"
     if isinstance(value, dict):
@@ -150,7 +159,10 @@ def _check_characters(text: str) -> None:
 
 
 def _in_brackets(value: object) -> object:
-    """Return the list or mapping that a text spells, as key=value lines and C(--set) have it. Other values are returned as they are."""
+    """Return the list or mapping that a text spells, as key=value lines and C(--set) have it.
+
+    Other values are returned as they are.
+    """
     if not isinstance(value, str) or not value.startswith(("{", "[")):
         return value
     try:
@@ -303,7 +315,9 @@ def _environment(value: object) -> dict:
 
 
 def _services(value: object) -> dict:
-    """Return what is started beside the job: C(ssh) and C(jupyter) as booleans, C(tensorboard) as a folder or an empty text."""
+    """Return what is started beside the job: C(ssh) and C(jupyter) as booleans, C(tensorboard) as a
+    folder or an empty text.
+    """
     found = {"ssh": False, "jupyter": False, "tensorboard": ""}
     value = _in_brackets(value)
     if isinstance(value, str):
@@ -343,7 +357,10 @@ def _mail(value: object) -> list | None:
 
 
 def mail_default(text: str) -> list | None:
-    """Return the events that a person has chosen for all jobs, None if the text is empty. ValueError: it is not valid."""
+    """Return the events that a person has chosen for all jobs, None if the text is empty.
+
+    ValueError: it is not valid.
+    """
     try:
         return _mail(text.strip())
     except _Fault as fault:
@@ -547,7 +564,8 @@ TABLE = (
     Key(
         "copy_results",
         "",
-        # A remote of the person's own configuration. One that begins with ':' would have its password in the job file.
+        # A remote of the person's own configuration. One that begins with ':' would have its
+        # password in the job file.
         _form(
             r"[A-Za-z0-9_][A-Za-z0-9_ .+@-]{0,99}:[^\x00-\x1f\x7f]{0,900}",
             "remote:path with a remote that 'rclone config' has made, such as results:runs/1",
@@ -578,7 +596,8 @@ SERVICES = (
 def form_fields() -> list:
     """Return the fields of the form in the browser, in their order.
 
-    Each is a dict with C(name), C(label), C(control), C(default), C(placeholder), C(choices), C(help) and C(allowed). The last two are in Markdown.
+    Each is a dict with C(name), C(label), C(control), C(default), C(placeholder), C(choices),
+    C(help) and C(allowed). The last two are in Markdown.
     """
     found = []
     for key in TABLE:
@@ -718,7 +737,10 @@ def _default_priority(preemptible: bool, ordered: list, preempted: list) -> str:
 
 
 def chosen_priority(value, preemptible, priorities):
-    """Return the name of a priority and the nice value in it. Numbers from 1 to 9 are spread over the priorities; 9 is the highest."""
+    """Return the name of a priority and the nice value in it.
+
+    Numbers from 1 to 9 are spread over the priorities; 9 is the highest.
+    """
     ordered = [entry["name"] for entry in sorted(priorities, key=lambda entry: entry["priority"])]
     preempted = _preempted(ordered, priorities)
     allowed = "1 to 9, or one of " + ", ".join(ordered) if ordered else "1 to 9"
@@ -750,7 +772,9 @@ def _numbered(number, ordered):
 
 
 def to_yaml(values):
-    """Return values of a job file as YAML which read_job_text reads as the same values, in the order of KEYS."""
+    """Return values of a job file as YAML which read_job_text reads as the same values, in the
+    order of KEYS.
+    """
     lines = []
     for key in sorted(values, key=lambda key: KEYS.index(key) if key in KEYS else len(KEYS)):
         lines += _lines_of(key, values[key], 0)

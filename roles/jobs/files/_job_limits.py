@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compares a job with what the cluster has, and says in words why a job waits. Data of P(_slurm) in, sentences out.
+"""Compares a job with what the cluster has, and says in words why a job waits.
+
+Data of P(_slurm) in, sentences out.
 
 Slurm refuses most of this, too, in words of its own, or lets the job wait for ever.
 """
@@ -38,11 +40,14 @@ def near(word, known):
 
 
 def accounts_of(associations, person):
-    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(cpus), C(memory_mib), C(person_gpus), C(max_jobs), C(max_submitted),
-    C(max_minutes), C(qos). None means without limit. Of the controller also what the person has C(submitted)."""
+    """Return the accounts of a person, with the limits of each: C(account), C(gpus), C(cpus),
+    C(memory_mib), C(person_gpus), C(max_jobs), C(max_submitted), C(max_minutes), C(qos). None means
+    without limit. Of the controller also what the person has C(submitted).
+    """
     found = {}
     for entry in associations:
-        # One that a person was removed from stays while their jobs run, and accepts no more of them.
+        # One that a person was removed from stays while their jobs run, and accepts no more of
+        # them.
         if entry["user"] == person and entry["max_submitted"] != 0:
             found[entry["account"]] = {
                 "account": entry["account"],
@@ -112,7 +117,9 @@ def default_partition(partitions: list) -> dict | None:
 
 
 def _quota_problems(job: dict, mine: dict) -> list:
-    """Return whether a job needs more GPUs than its account allows: the first limit that it exceeds."""
+    """Return whether a job needs more GPUs than its account allows: the first limit that it
+    exceeds.
+    """
     asked = job["worker_count"] * job["worker_gpu"]
     for key, whose in (
         ("gpus", "account %s has" % mine["account"]),
@@ -218,7 +225,10 @@ def free(node):
 
 
 def largest_worker(nodes: list) -> str:
-    """Return in words what one worker can have now. GPUs without a free CPU or memory are of no use."""
+    """Return in words what one worker can have now.
+
+    GPUs without a free CPU or memory are of no use.
+    """
     best, idle = None, []
     for node in nodes:
         left = free(node)
@@ -244,7 +254,10 @@ def largest_worker(nodes: list) -> str:
 
 
 def free_classes(nodes: list) -> list:
-    """Return the free GPUs of each model: C(name), C(gpus) and C(free). Those of hosts out of service, or without a free CPU, are not free."""
+    """Return the free GPUs of each model: C(name), C(gpus) and C(free).
+
+    Those of hosts out of service, or without a free CPU, are not free.
+    """
     found = {}
     for node in nodes:
         left = free(node)
@@ -272,7 +285,9 @@ def _time_problems(job, partition):
 
 
 def _demands(job):
-    """Return (key of the job, what a worker needs, what a node has of it, its noun) of each resource."""
+    """Return (key of the job, what a worker needs, what a node has of it, its noun) of each
+    resource.
+    """
     memory = job["worker_memory"] + (job["worker_shared_memory"] or 0)
     return (
         ("worker_gpu", job["worker_gpu"], gpus_of, "GPU"),
@@ -328,7 +343,9 @@ def _count_problems(job, known, where):
 
 
 def host_problems(job, nodes, partitions):
-    """Return why the job could never start, whatever else runs: no host is large enough, or too few are."""
+    """Return why the job could never start, whatever else runs: no host is large enough, or too few
+    are.
+    """
     partition, where = default_partition(partitions), "of this cluster"
     known = [node for node in nodes if partition is None or node["name"] in partition["nodes"]]
     problems = _time_problems(job, partition)
@@ -384,7 +401,10 @@ def _possible_hosts(job: dict, nodes: list, partitions: list) -> list:
 
 
 def platform_problems(job, approved, nodes, partitions):
-    """Return why no host of the job's class can run an image. C(approved) are the images of the site's registry, whose platforms are known."""
+    """Return why no host of the job's class can run an image.
+
+    C(approved) are the images of the site's registry, whose platforms are known.
+    """
     offered = _offered_platforms(job["worker_image"], approved)
     known = _possible_hosts(job, nodes, partitions)
     # A host that has never registered has none.
@@ -409,7 +429,10 @@ def platform_problems(job, approved, nodes, partitions):
 
 
 def image_problems(job, images, registries):
-    """Return why an image cannot be used. C(images) are the names of the catalogue, C(registries) those from which people may pull."""
+    """Return why an image cannot be used.
+
+    C(images) are the names of the catalogue, C(registries) those from which people may pull.
+    """
     image = job["worker_image"]
     tagged = with_tag(image)
     if tagged in images or image in images or not images:
@@ -512,7 +535,10 @@ _AGAIN = "so it never starts; stop it, and submit it with %s"
 
 
 def _limit_reason(reason: str, account: str, priority: str) -> str:
-    """Return a reason that names a limit in words, such as AssocGrpGRESRunMinutes. Empty if it does not."""
+    """Return a reason that names a limit in words, such as AssocGrpGRESRunMinutes.
+
+    Empty if it does not.
+    """
     match = _LIMIT_REASON.fullmatch(reason)
     if not match:
         return ""
@@ -548,7 +574,10 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
 
 
 def _least_words(whose: str, what: str, key: str) -> str:
-    """Return the words for what a job has to ask for at least. C(key) of a job file asks for it, if there is one."""
+    """Return the words for what a job has to ask for at least.
+
+    C(key) of a job file asks for it, if there is one.
+    """
     more = "a larger %s or another priority" % key if key else "another priority"
     less = "fewer" if what.endswith("s") else "less"
     return "it asks for %s %s than %s requires, %s" % (less, what, whose, _AGAIN % more)
@@ -658,7 +687,8 @@ def limit_words(reason: str, usage: list, account: str) -> str:
 
 
 def place(queue: list, number: str) -> dict | None:
-    """Return the place of a job among those that wait for the same partition: C(place), C(queued) and the reason of the first one.
+    """Return the place of a job among those that wait for the same partition: C(place), C(queued)
+    and the reason of the first one.
 
     None if it is not in the queue, which P(_slurm_metrics.waiting) describes.
     """
@@ -674,7 +704,9 @@ def place(queue: list, number: str) -> dict | None:
 
 
 def quota_left(job: dict, usage: list, accounts: list) -> tuple | None:
-    """Return the group of a job, its GPUs in use and its limit. None if the group has no limit, or is not known.
+    """Return the group of a job, its GPUs in use and its limit.
+
+    None if the group has no limit, or is not known.
 
     C(usage) is of P(_slurm.parse_usage), C(accounts) of P(accounts_of).
     """
@@ -687,7 +719,9 @@ def quota_left(job: dict, usage: list, accounts: list) -> tuple | None:
 
 
 def exceeds_quota(job: dict, usage: list, accounts: list) -> bool:
-    """Return whether the group of a job has too few GPUs left, so that the job waits however many are free. Slurm's --test-only does not look at quotas."""
+    """Return whether the group of a job has too few GPUs left, so that the job waits however many
+    are free. Slurm's --test-only does not look at quotas.
+    """
     asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
     return bool(asked and quota) and quota[1] + asked > quota[2]
 
@@ -716,13 +750,20 @@ def _away_words(nodes: list) -> str:
 
 
 def away_reason(node: dict) -> str:
-    """Return why a host is out of service: what the operator or Slurm has written, or else its states."""
+    """Return why a host is out of service: what the operator or Slurm has written, or else its
+    states.
+    """
     return node["reason"] or ", ".join(node["states"]).replace("_", " ")
 
 
 def why(job, usage, nodes):
-    """Return the reason why a job waits, in words. C(job) is of P(_slurm.parse_jobs), or has the same keys C(reason), C(account) and C(qos) or C(priority)."""
-    # Commands differ in whether a sentence has spaces or underscores. "ReqNodeNotAvail, UnavailableNodes:a" begins with the reason.
+    """Return the reason why a job waits, in words.
+
+    C(job) is of P(_slurm.parse_jobs), or has the same keys C(reason), C(account) and C(qos) or
+    C(priority).
+    """
+    # Commands differ in whether a sentence has spaces or underscores. "ReqNodeNotAvail,
+    # UnavailableNodes:a" begins with the reason.
     reason = (job["reason"] or "").replace("_", " ").strip()
     word = reason.partition(",")[0].strip()
     words = limit_words(word, usage, job["account"])
@@ -745,7 +786,8 @@ def why(job, usage, nodes):
 
 # --- whether a job that runs makes progress -----------------------------------------------------------------------------------
 
-#: Seconds without output after which a job may hang, and between two workers of which one fell silent first.
+#: Seconds without output after which a job may hang, and between two workers of which one fell
+#: silent first.
 QUIET_SECONDS, APART_SECONDS = 600, 60
 #: Percent from which a GPU counts as used, as in P(_job_watch).
 IN_USE = 5
@@ -758,7 +800,10 @@ def _lasted(seconds: float) -> str:
 
 
 def is_quiet(workers: list) -> bool:
-    """Return whether no worker of a job has printed anything for so long that it may hang. C(workers) is as for P(progress)."""
+    """Return whether no worker of a job has printed anything for so long that it may hang.
+
+    C(workers) is as for P(progress).
+    """
     known = [each["quiet"] for each in workers if each["quiet"] is not None]
     return bool(known) and min(known) >= QUIET_SECONDS
 
@@ -766,8 +811,8 @@ def is_quiet(workers: list) -> bool:
 def progress(job: str, workers: list, percents: list) -> str:
     """Return what is known of the progress of a job that runs, in words; empty if nothing is.
 
-    C(workers) has C(worker), C(host) and C(quiet), the seconds since its log has grown, None if it has no log. C(percents) is the use of each GPU now, None
-    where it is not known.
+    C(workers) has C(worker), C(host) and C(quiet), the seconds since its log has grown, None if it
+    has no log. C(percents) is the use of each GPU now, None where it is not known.
     """
     known = [each for each in workers if each["quiet"] is not None]
     if not known:

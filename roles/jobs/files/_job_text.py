@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two texts of a job: its file, as a person writes it, and the judged job, which sbatch carries to the training hosts.
+"""The two texts of a job: its file, as a person writes it, and the judged job, which sbatch carries
+to the training hosts.
 
-A file has key=value lines, or YAML as PyYAML reads it. Each value is text: C(yes), C(0x1f) and C(1:30) are not converted. A job file has no anchors, tags or
-second document, and a text goes on in the next line only after C(|) or C(>): otherwise that is nearly always a mistake.
+A file has key=value lines, or YAML as PyYAML reads it. Each value is text: C(yes), C(0x1f) and
+C(1:30) are not converted. A job file has no anchors, tags or second document, and a text goes on in
+the next line only after C(|) or C(>): otherwise that is nearly always a mistake.
 
 Training hosts have this file, too, but not PyYAML: they read the judged job only.
 """
@@ -33,7 +35,10 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class TextError(ValueError):
-    """The text is in no format of job files. The message is for the person, and names the line, if it is known."""
+    """The text is in no format of job files.
+
+    The message is for the person, and names the line, if it is known.
+    """
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__("line %d: %s" % (line, message) if line else message)
@@ -61,7 +66,9 @@ def text_at(value: str, line: int) -> Text:
 
 
 def read_job_text(text: str, known_keys: tuple) -> dict:
-    """Return the values by key: Text, lists, or dicts of them. Keys are Text, too. Raises TextError.
+    """Return the values by key: Text, lists, or dicts of them.
+
+    Keys are Text, too. Raises TextError.
 
     C(known_keys) tells where a value ends if all of them are on one line.
     """
@@ -83,7 +90,10 @@ def read_job_text(text: str, known_keys: tuple) -> dict:
 
 
 def read_value(text: str) -> list | dict:
-    """Return a list or mapping in brackets that is the value of a key=value line or of C(--set). Raises TextError."""
+    """Return a list or mapping in brackets that is the value of a key=value line or of C(--set).
+
+    Raises TextError.
+    """
     return _Yaml(text).brackets()
 
 
@@ -117,7 +127,9 @@ def _starts_of_keys(line, known_keys):
 
 
 def _one_line_each(entry, known_keys):
-    """Return a line per key of a file that is one line: a value ends where a known key begins outside of quotes."""
+    """Return a line per key of a file that is one line: a value ends where a known key begins
+    outside of quotes.
+    """
     number, line = entry
     parts, quote, opened, inside = [], "", 0, ""
     starts = _starts_of_keys(line, known_keys)
@@ -146,7 +158,8 @@ def _one_line_each(entry, known_keys):
 # --- YAML -------------------------------------------------------------------------------------------------------------------
 
 _SAMPLE = "as in: command: python3 train.py"
-#: What PyYAML says, and what to do. C(words) is the line, C(sign) the character at which it has stopped.
+#: What PyYAML says, and what to do. C(words) is the line, C(sign) the character at which it has
+#: stopped.
 _HINTS = (
     (r"tab character|character '\\t'", "a tab indents this line; use spaces"),
     (
@@ -172,7 +185,10 @@ _HINTS = (
 
 
 class _Yaml:
-    """Builds values from the events of PyYAML. So an alias is never followed, and what is nested too deep is not read."""
+    """Builds values from the events of PyYAML.
+
+    So an alias is never followed, and what is nested too deep is not read.
+    """
 
     def __init__(self, text: str) -> None:
         try:
@@ -280,7 +296,10 @@ class _Yaml:
         return line[mark.column : mark.column + 1]
 
     def value(self, event: object, depth: int, of_line: int = 0) -> Text | list | dict:
-        """Return the value that begins with an event. That of a key has to begin on its line, unless it is a block."""
+        """Return the value that begins with an event.
+
+        That of a key has to begin on its line, unless it is a block.
+        """
         line = self.line_of(event.start_mark)
         if isinstance(event, self.yaml.AliasEvent) or event.anchor or event.tag:
             hint = "a text cannot begin with '%s' here; put it in quotes"
@@ -348,17 +367,21 @@ def _joined(pair: re.Match) -> str:
 
 
 def sealed(job: dict, spec: str) -> str:
-    """Return what sbatch carries: a line of JSON with the judged job, and then the job file, by which it can be submitted again.
+    """Return what sbatch carries: a line of JSON with the judged job, and then the job file, by
+    which it can be submitted again.
 
-    The checksum finds damage, and edits by hand, which were never judged. It is no protection of others: the job and its script belong to the person, and Slurm
-    enforces what a person may use.
+    The checksum finds damage, and edits by hand, which were never judged. It is no protection of
+    others: the job and its script belong to the person, and Slurm enforces what a person may use.
     """
     head = {"version": VERSION, "sha256": _digest(job, spec), "job": job}
     return json.dumps(head, ensure_ascii=False, sort_keys=True) + "\n" + spec
 
 
 def opened(text: str) -> tuple:
-    """Return the judged job and the job file of a text that sealed() has returned. Raises SealError."""
+    """Return the judged job and the job file of a text that sealed() has returned.
+
+    Raises SealError.
+    """
     head, _break, spec = text.partition("\n")
     found = None
     with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):

@@ -32,7 +32,9 @@ COLOURS = {
 
 
 def is_coloured() -> bool:
-    """Return whether the output is a terminal that shows colours, and its person wants them (NO_COLOR)."""
+    """Return whether the output is a terminal that shows colours, and its person wants them
+    (NO_COLOR).
+    """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return sys.stdout is not None and sys.stdout.isatty()
@@ -52,7 +54,10 @@ def printable(value):
 
 
 def table(heads, rows):
-    """Print rows below their heads, each column as wide as it needs to be. States have a colour on a terminal."""
+    """Print rows below their heads, each column as wide as it needs to be.
+
+    States have a colour on a terminal.
+    """
     cells = [list(heads)] + [[printable(value) for value in row] for row in rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     state = heads.index("STATE") if is_coloured() and "STATE" in heads else None

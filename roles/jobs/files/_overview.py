@@ -102,7 +102,8 @@ def _show_overview(found: dict) -> None:
 
 
 def typed(words: list) -> tuple:
-    """Return the finished words of a command line, the one that is being typed, and how much of it the shell keeps.
+    """Return the finished words of a command line, the one that is being typed, and how much of it
+    the shell keeps.
 
     bash makes words of their own of = and :, and replaces only what follows the last of them.
     """
@@ -124,7 +125,10 @@ def typed(words: list) -> tuple:
 
 
 def complete(options):
-    """Print what the last word of a command line can be, one in each line. Errors are none: a shell would show them in the middle of a line."""
+    """Print what the last word of a command line can be, one in each line.
+
+    Errors are none: a shell would show them in the middle of a line.
+    """
     try:
         found = candidates(options.words[1:])
     except (Refused, NoAnswer, OSError):

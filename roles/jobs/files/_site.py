@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The site as role jobs has described it, the person who calls, and the folders of the jobs of this person."""
+"""The site as role jobs has described it, the person who calls, and the folders of the jobs of this
+person.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ from _messages import Refused
 CONFIG = os.environ.get("TRAINYARD_JOBS_CONFIG") or "/etc/trainyard/jobs.json"
 #: Seconds after which the command of an interactive job is removed.
 KEPT_SECONDS = 30 * 86400
-#: Role monitoring writes it on the scheduler's host: the waiting jobs of all people, without names. Seconds for which it counts, and its size at most.
+#: Role monitoring writes it on the scheduler's host: the waiting jobs of all people, without names.
+#: Seconds for which it counts, and its size at most.
 QUEUE, QUEUE_SECONDS, QUEUE_BYTES = "/run/trainyard-queue/queue.json", 300, 16 << 20
-#: In the home of a person: when Slurm sends mails about jobs that do not say so, and its size at most.
+#: In the home of a person: when Slurm sends mails about jobs that do not say so, and its size at
+#: most.
 MAIL_DEFAULT, MAIL_BYTES = ".config/trainyard/mail", 200
 #: Where the operator's public keys of people are on this host.
 PEOPLE = "/etc/trainyard/people"
@@ -60,7 +64,10 @@ class Site:
             raise Refused(problem)
 
     def write_problem(self):
-        """Return why jobs cannot write their logs, or an empty text. It is tried: a quota does not show in the free space, and NFS tells it when it syncs."""
+        """Return why jobs cannot write their logs, or an empty text.
+
+        It is tried: a quota does not show in the free space, and NFS tells it when it syncs.
+        """
         folder = os.path.join(self.folder, ".out")
         try:
             with tempfile.TemporaryFile(dir=folder) as stream:
@@ -79,7 +86,9 @@ class Site:
 
     @staticmethod
     def approved():
-        """Return the images of the site's registry with what is in them, which role image_relay writes."""
+        """Return the images of the site's registry with what is in them, which role image_relay
+        writes.
+        """
         path = os.path.join(os.path.dirname(CONFIG), "images.json")
         try:
             with open(path, encoding="utf-8") as stream:
@@ -93,7 +102,10 @@ class Site:
             ) from error
 
     def queue(self) -> list | None:
-        """Return the waiting jobs of all people in their order, without names. None if this host does not know them."""
+        """Return the waiting jobs of all people in their order, without names.
+
+        None if this host does not know them.
+        """
         try:
             text = _files.read_regular(self.config.get("queue") or QUEUE, QUEUE_BYTES)
             found = json.loads(text)
@@ -102,7 +114,9 @@ class Site:
             return None
 
     def saved(self):
-        """Return the names of the images that the person has in the site's registry, the newest first, and why that is not known, or an empty text."""
+        """Return the names of the images that the person has in the site's registry, the newest
+        first, and why that is not known, or an empty text.
+        """
         # Only here: it takes longer to import than the rest of this command.
         registry = importlib.import_module("_registry")
         if not os.path.isdir(registry.LOGINS):
@@ -120,7 +134,10 @@ class Site:
         )
 
     def place(self, job):
-        """Return where a job starts and writes. Without workdir it starts in the current folder, if the hosts of the job have it, too."""
+        """Return where a job starts and writes.
+
+        Without workdir it starts in the current folder, if the hosts of the job have it, too.
+        """
         workdir = self.in_home(job["workdir"])
         if not workdir:
             current = ""
@@ -136,7 +153,9 @@ class Site:
         }
 
     def mail_default(self) -> list | None:
-        """Return when the person wants mails about jobs without the key mail, None without a choice."""
+        """Return when the person wants mails about jobs without the key mail, None without a
+        choice.
+        """
         path = os.path.join(self.home, MAIL_DEFAULT)
         try:
             return _job_file.mail_default(_files.read_regular(path, MAIL_BYTES))
@@ -192,7 +211,10 @@ class Site:
             return None
 
     def write_keys(self):
-        """Keep the person's public keys where ssh into their jobs finds them. Returns the folder with them."""
+        """Keep the person's public keys where ssh into their jobs finds them.
+
+        Returns the folder with them.
+        """
         self.check_folder()
         folder, keys = os.path.join(self.folder, ".ssh"), []
         own = [
@@ -238,7 +260,9 @@ class Site:
         return folder
 
     def keep_command(self, text):
-        """Write the command of an interactive job into a file, because everybody on a host can read the arguments of a process. Return its path."""
+        """Write the command of an interactive job into a file, because everybody on a host can read
+        the arguments of a process. Return its path.
+        """
         folder = os.path.join(self.folder, ".interactive")
         os.makedirs(folder, 0o700, exist_ok=True)
         for entry in os.scandir(folder):

@@ -64,7 +64,9 @@ class NoAnswer(Exception):
 
 
 def minimal(environment):
-    """Return the environment of sbatch: a job must not depend on what its person has set in a shell, nor give it away."""
+    """Return the environment of sbatch: a job must not depend on what its person has set in a
+    shell, nor give it away.
+    """
     kept = {
         name: environment[name]
         for name in ("HOME", "USER", "LOGNAME", "LANG", "TERM", "SLURM_CONF", "SLURM_CONF_SERVER")
@@ -81,7 +83,10 @@ def minimal(environment):
 
 
 def ask(command, text=None, environment=None, with_errors=False):
-    """Return what a command of Slurm prints, if asked also as errors. Raises NoAnswer, or Refused if Slurm refuses a job."""
+    """Return what a command of Slurm prints, if asked also as errors.
+
+    Raises NoAnswer, or Refused if Slurm refuses a job.
+    """
     environment = environment or _slurm.command_environment(os.environ)
     try:
         done = subprocess.run(
@@ -165,7 +170,9 @@ def ended_jobs(since, number=None):
 
 
 def month_jobs(begin, end, account="", person=""):
-    """Return the jobs of a time that the person may see, with what was measured of them: the own ones, and all of them for an operator."""
+    """Return the jobs of a time that the person may see, with what was measured of them: the own
+    ones, and all of them for an operator.
+    """
     mark = "|%s|" % uuid.uuid4().hex
     command = _slurm.finished_command(mark, begin, end, with_admin_comment=True)
     command += ["--accounts=" + account] if account else []
@@ -215,8 +222,10 @@ def find(number):
 
 
 def find_of_all(number: str) -> dict:
-    """Return a job that Slurm shows the person, the own ones and to an operator those of all people, as a dict with the keys of list, its C(person) and its
-    C(admin_comment). Refused without one."""
+    """Return a job that Slurm shows the person, the own ones and to an operator those of all
+    people, as a dict with the keys of list, its C(person) and its C(admin_comment). Refused without
+    one.
+    """
     for job in jobs_of_all():
         if str(job["id"]) == number:
             return dict(of_active(job), person=job["user"], admin_comment="")
@@ -252,7 +261,8 @@ def of_active(job):
 
 
 def of_ended(job):
-    # A task of an array has a number of its own, by which squeue and scancel know it. sacct also calls it 12_1.
+    # A task of an array has a number of its own, by which squeue and scancel know it. sacct also
+    # calls it 12_1.
     return {
         "id": str(job["raw_id"]),
         "name": job["name"],

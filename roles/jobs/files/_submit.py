@@ -56,7 +56,8 @@ def read_file(path):
 
 
 def read_input():
-    # Not by the locale of the person, which may take any byte for a character. The hub's program gives a text.
+    # Not by the locale of the person, which may take any byte for a character. The hub's program
+    # gives a text.
     if not hasattr(sys.stdin, "buffer"):
         return sys.stdin.read(_job_text.MAX_BYTES + 1)
     stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig")
@@ -95,7 +96,10 @@ def judged(options, site, values: dict, origin: str) -> tuple:
 
 
 def submit_values(options, site, values, origin, then=None):
-    """Submit the job that the values of a job file describe, and print its number. C(then) is called with the number instead."""
+    """Submit the job that the values of a job file describe, and print its number.
+
+    C(then) is called with the number instead.
+    """
     if not options.dry_run:
         site.check_folder()
     values, job = judged(options, site, values, origin)
@@ -166,7 +170,9 @@ def with_line(values, problem):
 
 
 def chosen_folder(job, place):
-    """Return the folder in which the job starts as a value of its file, if the file has none, so that a clone starts there, too."""
+    """Return the folder in which the job starts as a value of its file, if the file has none, so
+    that a clone starts there, too.
+    """
     return (
         {"workdir": place["workdir"]}
         if not job["workdir"] and _job_file.is_folder(place["workdir"])
@@ -176,7 +182,8 @@ def chosen_folder(job, place):
 
 def state_of(site) -> dict:
     """Return what the controller says of the cluster: C(partitions), C(usage) and C(hosts)."""
-    # Side by side: each of them waits for the controller. The database, which knows the QOS of accounts, too, takes ten times as long.
+    # Side by side: each of them waits for the controller. The database, which knows the QOS of
+    # accounts, too, takes ten times as long.
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         partitions = pool.submit(parsed, _slurm.PARTITIONS, _slurm.parse_partitions)
         usage, hosts = pool.submit(usage_now, site.person), pool.submit(nodes_now)
@@ -188,7 +195,10 @@ def state_of(site) -> dict:
 
 
 def site_problems(site, job, state=None):
-    """Return why the cluster can never run the job. C(state) is of P(state_of), which is asked otherwise."""
+    """Return why the cluster can never run the job.
+
+    C(state) is of P(state_of), which is asked otherwise.
+    """
     state = state or state_of(site)
     hosts, partitions = state["hosts"], state["partitions"]
     approved = []
@@ -217,7 +227,10 @@ def site_problems(site, job, state=None):
 
 
 def qos_problems(site, job, said):
-    """Return in words why sbatch has refused a QOS. Only the database knows which ones an account has, so it is asked afterwards."""
+    """Return in words why sbatch has refused a QOS.
+
+    Only the database knows which ones an account has, so it is asked afterwards.
+    """
     if not job["priority"] or "qos" not in said.lower():
         return []
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
@@ -297,7 +310,10 @@ def start_interactive(options, site, job, place):
 
 
 def file_of(site: Site, number: str) -> str:
-    """Return the job file of a job. One that has not started has it in its script, which the controller keeps."""
+    """Return the job file of a job.
+
+    One that has not started has it in its script, which the controller keeps.
+    """
     try:
         return site.values_of(number)
     except Refused as error:

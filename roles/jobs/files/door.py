@@ -1,12 +1,14 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Lets ssh into the container of a running job. `trainyard attach --stdio` starts it on the host of a worker, by srun within the job.
+"""Lets ssh into the container of a running job. `trainyard attach --stdio` starts it on the host of
+a worker, by srun within the job.
 
     door serve FOLDER RANK         an sshd for one connection, on standard input and output; FOLDER has its host key and the keys of the person
     door session RANK              what it runs for each session: the shell, command or sftp of the person, in the container
 
-There is no port. The sshd is the host's, so the image needs none. It runs as the person and in the job: it can do what the job can, and it ends with it.
+There is no port. The sshd is the host's, so the image needs none. It runs as the person and in the
+job: it can do what the job can, and it ends with it.
 """
 
 import os
@@ -36,13 +38,17 @@ NOT_STARTED = 125
 
 
 def sshd_config(folder, program, job, rank, sftp):
-    """Return the configuration of sshd. Forwarding reaches what the job reaches: its ports, and the sockets of its services."""
+    """Return the configuration of sshd.
+
+    Forwarding reaches what the job reaches: its ports, and the sockets of its services.
+    """
     lines = [
         'HostKey "%s/host_key"' % folder,
         'AuthorizedKeysFile "%s/authorized_keys"' % folder,
         "AuthenticationMethods publickey",
         "UsePAM no",
-        # Its folder is the person's own, with mode 0700. The share above it may be writable for a group.
+        # Its folder is the person's own, with mode 0700. The share above it may be writable for a
+        # group.
         "StrictModes no",
         "PidFile none",
         "PermitRootLogin no",
@@ -64,12 +70,17 @@ def sshd_config(folder, program, job, rank, sftp):
 
 
 def session_command(asked, rank, inside):
-    """Return what a session runs. C(asked) is the command of the client, or None for a shell, C(inside) whether the container has an sftp server."""
+    """Return what a session runs.
+
+    C(asked) is the command of the client, or None for a shell, C(inside) whether the container has
+    an sftp server.
+    """
     enter = [TRAINYARD_RUN, "--enter=" + rank, "--"]
     if asked is None:
         return enter + SHELL
     if asked in SFTP:
-        # Without one in the image, that of the host. It shows the share and the home, but not the other files of the container.
+        # Without one in the image, that of the host. It shows the share and the home, but not the
+        # other files of the container.
         return enter + [inside] if inside else [asked]
     return enter + [
         "sh",

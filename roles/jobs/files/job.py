@@ -1,12 +1,14 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a job on the hosts that Slurm has given it. `trainyard submit` writes the script that calls it.
+"""Runs a job on the hosts that Slurm has given it. `trainyard submit` writes the script that calls
+it.
 
     job run     the batch script: makes the folder of the job, starts the workers by srun, and writes result.json; its input is the judged job
     job task    one worker: its container, its log, and what its GPUs and its network did meanwhile
 
-It has no privilege, and judges nothing again: what a person may use is enforced by Slurm. The exit code of `run` is the one of the first worker that failed.
+It has no privilege, and judges nothing again: what a person may use is enforced by Slurm. The exit
+code of `run` is the one of the first worker that failed.
 """
 
 import contextlib
@@ -49,7 +51,8 @@ SERVICES = "/usr/local/lib/trainyard/services"
 NOT_STARTED, USAGE = 125, 2
 #: Tasks of a job, at most.
 MOST_TASKS = 65536
-#: What srun says of tasks that ended badly: srun: error: gpu-b: tasks 1-2,5: Exited with exit code 1
+#: What srun says of tasks that ended badly: srun: error: gpu-b: tasks 1-2,5: Exited with exit code
+#: 1
 OF_TASKS = re.compile(
     rb"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,-]{1,4000}): (?P<words>[^\n]{1,200})"
 )
@@ -60,9 +63,11 @@ WATCH_SECONDS = 3
 LOOK_SECONDS = 15
 #: How long the use of GPUs is kept.
 MINUTES = 60
-#: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time for it.
+#: Time limit of rclone, in seconds. Only good jobs are copied: after a stop Slurm leaves no time
+#: for it.
 COPY_SECONDS = 6 * 3600
-#: Begin of Slurm's comment of a job that failed, which Slurm's mails have (roles/slurm_controller/files/mail.py), its length at most, and seconds for it.
+#: Begin of Slurm's comment of a job that failed, which Slurm's mails have
+#: (roles/slurm_controller/files/mail.py), its length at most, and seconds for it.
 FAILED, MOST_COMMENT, COMMENT_SECONDS = "trainyard: failed: ", 2000, 20
 #: What becomes of a job without a judged job that this release can read.
 AGAIN = "job %s cannot run: %s. Submit it again with: trainyard clone %s"
@@ -72,7 +77,9 @@ AGAIN = "job %s cannot run: %s. Submit it again with: trainyard clone %s"
 
 
 def environment_file(job, folder):
-    """Return what the shell of a worker reads before the command: the variables of the job file, and those of its kind."""
+    """Return what the shell of a worker reads before the command: the variables of the job file,
+    and those of its kind.
+    """
     lines = [
         "export %s=%s" % (name, shlex.quote(value))
         for name, value in sorted(job["environment"].items())
@@ -94,15 +101,20 @@ def environment_file(job, folder):
 
 
 def worker_command(job, folder):
-    """Return what runs in the container of a worker. The command is in a file, because everybody on a host can read the arguments of a process."""
-    # In the background and with an output of its own: Slurm waits until no process has the output of the worker.
+    """Return what runs in the container of a worker.
+
+    The command is in a file, because everybody on a host can read the arguments of a process.
+    """
+    # In the background and with an output of its own: Slurm waits until no process has the output
+    # of the worker.
     beside = (
         'test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); '
         % SERVICES
         if started_services(job)
         else ""
     )
-    # One worker needs no connections between hosts. Sessions on the other workers have the variables of the launcher.
+    # One worker needs no connections between hosts. Sessions on the other workers have the
+    # variables of the launcher.
     launcher = (
         "trainyard-launch run "
         if job["kind"] in OF_FIRST_WORKER and job["worker_count"] > 1
@@ -124,7 +136,8 @@ def run_options(job, home):
     """Return the options of trainyard-run."""
     found = ["--shm-size=%dm" % job["worker_shared_memory"]] if job["worker_shared_memory"] else []
     found += ["--mount=%s/services:%s:ro" % (HERE, SERVICES)] if started_services(job) else []
-    # A file of each job in place of the one in the home of the person, which all of their jobs share.
+    # A file of each job in place of the one in the home of the person, which all of their jobs
+    # share.
     return found + (
         ["--host-file=" + os.path.join(home, "ib_config")]
         if job["environment_aliases"] == "dlws"
@@ -164,8 +177,10 @@ def task_numbers(text):
 
 
 def checksums_of(rows, started, kind):
-    """Return the checksums of the parameters by who reports them, None for a worker that should have. C(started) has the reports of ranks that the
-    workers' commands have started, by worker and rank."""
+    """Return the checksums of the parameters by who reports them, None for a worker that should
+    have. C(started) has the reports of ranks that the workers' commands have started, by worker and
+    rank.
+    """
     found = {}
     for row in rows:
         ranks = started.get(row["rank"], {})
@@ -194,7 +209,10 @@ def problems_of(rows, code, stopped, folder, checksums):
 
 
 def seen(hosts, requested, watched):
-    """Return result.json's gpus and fabric by host, and warnings. C(watched) has the last line of each worker's watcher."""
+    """Return result.json's gpus and fabric by host, and warnings.
+
+    C(watched) has the last line of each worker's watcher.
+    """
     gpus, fabric, warnings = {}, {}, []
     for rank, host in enumerate(hosts):
         found = watched.get(rank) or {}
@@ -206,7 +224,9 @@ def seen(hosts, requested, watched):
 
 
 def with_sample(minutes, minute, gpus):
-    """Return the use of the GPUs by minute, with one more sample: the sums of the percents, how many there are, and the most MiB of memory."""
+    """Return the use of the GPUs by minute, with one more sample: the sums of the percents, how
+    many there are, and the most MiB of memory.
+    """
     if not gpus:
         return minutes
     former = (
@@ -230,8 +250,8 @@ def with_sample(minutes, minute, gpus):
 def with_load(loads: list, minute: int, now: float, load: dict) -> list:
     """Return the CPUs and the memory of a worker by minute, with one more sample.
 
-    Each entry has C(minute), C(cpus), the mean of the minute, and C(memory_gb), the most. C(since) is when its first sample was taken, and C(used) the seconds
-    of CPU until then.
+    Each entry has C(minute), C(cpus), the mean of the minute, and C(memory_gb), the most. C(since)
+    is when its first sample was taken, and C(used) the seconds of CPU until then.
     """
     cpu, memory = load.get("cpu_seconds"), load.get("memory")
     if cpu is None and memory is None:
@@ -285,7 +305,10 @@ def summary(result):
 
 
 def own_folder(base, person):
-    """Return the person's folder of jobs. Role jobs has made it; a link in its place, or one of somebody else, is refused."""
+    """Return the person's folder of jobs.
+
+    Role jobs has made it; a link in its place, or one of somebody else, is refused.
+    """
     path = os.path.join(base, person.pw_name)
     try:
         state = os.lstat(path)
@@ -303,7 +326,10 @@ def own_folder(base, person):
 
 
 def job_folder(base, number, again):
-    """Make the folder of a job and return it. Numbers of jobs begin anew with a new database: the folder of an older job is never touched."""
+    """Make the folder of a job and return it.
+
+    Numbers of jobs begin anew with a new database: the folder of an older job is never touched.
+    """
     former = None
     for suffix in [""] + [".%d" % each for each in range(2, 1000)]:
         path = os.path.join(base, number + suffix)
@@ -383,7 +409,10 @@ class Job:
         return 128 - code if code < 0 else code
 
     def wait(self, progress: _job_hang.Progress) -> int:
-        """Return the exit code of srun. Meanwhile, tell once where the workers wait if the job makes no progress."""
+        """Return the exit code of srun.
+
+        Meanwhile, tell once where the workers wait if the job makes no progress.
+        """
         while True:
             try:
                 return self.child.wait(LOOK_SECONDS if progress.seconds else None)
@@ -414,7 +443,10 @@ class Job:
         return [self.watched_on(rank) for rank in range(len(self.hosts))]
 
     def watched_on(self, rank: int) -> dict:
-        """Return what the watcher of a worker has written last. Empty if it has written nothing that can be read."""
+        """Return what the watcher of a worker has written last.
+
+        Empty if it has written nothing that can be read.
+        """
         found = read_json("%s/watch.%d.json" % (self.folder, rank))
         return found if isinstance(found, dict) else {}
 
@@ -565,7 +597,10 @@ def failed_comment(failed: dict | None) -> str:
 
 
 def comment(number: str, text: str) -> None:
-    """Write Slurm's comment of this job. Slurm's own user cannot read the folder of the job. A job ends as it has, also if Slurm refuses."""
+    """Write Slurm's comment of this job.
+
+    Slurm's own user cannot read the folder of the job. A job ends as it has, also if Slurm refuses.
+    """
     command = ["scontrol", "update", "JobId=" + number, "Comment=" + text]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(
@@ -589,7 +624,10 @@ def hosts_of(environment):
 
 
 def copy(target, folder):
-    """Copy the folder of the job with rclone, and compare the copy with it. Return what result.json says of it."""
+    """Copy the folder of the job with rclone, and compare the copy with it.
+
+    Return what result.json says of it.
+    """
     steps = (["rclone", "copy", folder, target], ["rclone", "check", "--one-way", folder, target])
     for step in steps:
         try:
@@ -622,7 +660,8 @@ def copy(target, folder):
 
 
 class Sink:
-    """Keeps what the watcher of a worker says in a file, in one step each time, and with it the use of the GPUs in the last hour.
+    """Keeps what the watcher of a worker says in a file, in one step each time, and with it the use
+    of the GPUs in the last hour.
 
     It also answers who asks where the worker waits.
     """
@@ -653,7 +692,10 @@ class Sink:
 
 
 def watched_gpus(environment):
-    """Return the indexes by which nvidia-smi knows the GPUs of this worker. None if they cannot be told: trainyard-run says why."""
+    """Return the indexes by which nvidia-smi knows the GPUs of this worker.
+
+    None if they cannot be told: trainyard-run says why.
+    """
     config = read_json(OF_DEVICES) or {"gpus": {}}
     host = _gpu_numbers.read_host(config["gpus"])
     try:
@@ -664,7 +706,9 @@ def watched_gpus(environment):
 
 
 def of_network(text, own):
-    """Return the variables that say which card has the data of the job: those of containers, over them those of the job. C(text) has NAME=VALUE lines."""
+    """Return the variables that say which card has the data of the job: those of containers, over
+    them those of the job. C(text) has NAME=VALUE lines.
+    """
     found = dict(re.findall(r'^((?:GLOO|NCCL)_[A-Z_]+)="?(.*?)"?$', text, re.MULTILINE))
     return dict(
         found, **{name: value for name, value in own.items() if name.startswith(("GLOO_", "NCCL_"))}
@@ -679,7 +723,8 @@ def task(folder):
         job = _job_text.opened(read(folder + "/job.json"))[0]
     except _job_text.SealError as error:
         raise Refused(AGAIN % (number, error, number)) from error
-    # For the watcher, which counts what this card sends and receives. It runs outside of the container.
+    # For the watcher, which counts what this card sends and receives. It runs outside of the
+    # container.
     os.environ.update(of_network(read(OF_CONTAINERS), job["environment"]))
     rank = values.get("SLURM_PROCID") or "0"
     ending, end = os.pipe()

@@ -8,8 +8,9 @@
     services tensorboard FOLDER [SOCKET]
                      TensorBoard alone, as instances of the hub have it
 
-Containers of all people on a host share its network. So each service listens on a Unix socket in a folder that only the person can enter, and on no port.
-This runs in training images, so it is Python 3.6 with only the standard library, and with what the image has of Jupyter and TensorBoard.
+Containers of all people on a host share its network. So each service listens on a Unix socket in a
+folder that only the person can enter, and on no port. This runs in training images, so it is Python
+3.6 with only the standard library, and with what the image has of Jupyter and TensorBoard.
 """
 
 import importlib.util
@@ -25,7 +26,8 @@ import wsgiref.simple_server
 
 #: Folder of the task in the container, and the folders of tasks on the host.
 INSIDE, ON_HOST = "/run/trainyard", "/run/trainyard/jobs"
-#: Seconds until a service has to answer: an image on a slow disk may need a minute to import its modules.
+#: Seconds until a service has to answer: an image on a slow disk may need a minute to import its
+#: modules.
 START_SECONDS = 180
 LOOK_SECONDS = 0.5
 #: Modules that serve Jupyter, the best first, with the arguments of each.
@@ -43,7 +45,10 @@ def socket_on_host(name, environment):
 
 
 def jupyter_config(token, folder, **place):
-    """Return Jupyter's configuration. It is a file, because everybody on a host can read the arguments of a process."""
+    """Return Jupyter's configuration.
+
+    It is a file, because everybody on a host can read the arguments of a process.
+    """
     lines = ["# Placed by trainyard.gpu."]
     # The first name is that of Jupyter Server, the second one of Notebook 6.
     for name in ("ServerApp", "NotebookApp"):
@@ -62,7 +67,10 @@ def number_of(part):
 
 
 def tensorboard_arguments(folder, release):
-    """Return the arguments of TensorBoard. Its data server, which it has since 2.5, would listen on a port."""
+    """Return the arguments of TensorBoard.
+
+    Its data server, which it has since 2.5, would listen on a port.
+    """
     numbers = [number_of(part) for part in release.split(".")[:2]]
     return ["tensorboard", "--logdir", folder] + (
         ["--load_fast=false"] if numbers >= [2, 5] else []

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The command trainyard: jobs from files, on top of Slurm's own commands.
 
-It keeps no state of its own: Slurm knows the jobs, and the folder of a job has its file, its logs and its result. Exit codes: 0 good, 1 the job failed,
-2 refused, 3 Slurm does not answer.
+It keeps no state of its own: Slurm knows the jobs, and the folder of a job has its file, its logs
+and its result. Exit codes: 0 good, 1 the job failed, 2 refused, 3 Slurm does not answer.
 """
 
 import sys

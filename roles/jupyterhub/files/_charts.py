@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Charts of the portal: queries for Prometheus, and its answers as lines of SVG with their axes. Data in, data out.
+"""Charts of the portal: queries for Prometheus, and its answers as lines of SVG with their axes.
 
-The browser sends none of these queries. Of a person only the name and the number of a job are part of one. Charts are drawn here, so they need no script.
+Data in, data out.
+
+The browser sends none of these queries. Of a person only the name and the number of a job are part
+of one. Charts are drawn here, so they need no script.
 """
 
 from __future__ import annotations
@@ -15,11 +18,13 @@ from urllib.parse import urlencode
 
 #: Size of a picture in its own units. The style sheet stretches it.
 WIDTH, HEIGHT = 1000, 100
-#: Points of a curve at most, and those of all curves of a picture: a page with 512 GPUs stays small. Seconds between two points at least.
+#: Points of a curve at most, and those of all curves of a picture: a page with 512 GPUs stays
+#: small. Seconds between two points at least.
 MOST_POINTS, ALL_POINTS, LEAST_STEP = 240, 2400, 15
 #: Seconds of a picture at most: longer than Prometheus keeps what it has.
 MOST_SECONDS = 400 * 86400
-#: Curves of a picture, and samples of an hour, at most. The folder of a job has what its person writes there.
+#: Curves of a picture, and samples of an hour, at most. The folder of a job has what its person
+#: writes there.
 MOST_SERIES, HOUR = 1024, 60
 #: Colours of the style sheet.
 COLOURS = 8
@@ -77,13 +82,16 @@ def instant(query: str) -> str:
 def _of_person(job: dict, person: str) -> str:
     """Return the part of a query that leaves nothing unless a job is one of a person.
 
-    C(job) comes from a program that runs as the person, who can change its answer. So whose job it is, the metrics of the scheduler say.
+    C(job) comes from a program that runs as the person, who can change its answer. So whose job it
+    is, the metrics of the scheduler say.
     """
     return 'and on () trainyard_slurm_job_info{slurm_job="%d",user="%s"}' % (int(job["id"]), person)
 
 
 def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
-    """Return begin and end of a job that has started, and the seconds between two points of a picture with so many curves."""
+    """Return begin and end of a job that has started, and the seconds between two points of a
+    picture with so many curves.
+    """
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
     # The times come from a program that runs as the person.
@@ -106,7 +114,9 @@ def curve_queries(job: dict, now: float, person: str) -> list:
 
 
 def worker_queries(job: dict, now: float, person: str) -> list:
-    """Return the addresses of the queries for the CPUs and the memory of each worker of a job, over its own time."""
+    """Return the addresses of the queries for the CPUs and the memory of each worker of a job, over
+    its own time.
+    """
     if not job["started"] or not PERSON.fullmatch(person):
         return []
     start, end, step = _span(job, now, int(job["workers"]))
@@ -119,7 +129,10 @@ def worker_queries(job: dict, now: float, person: str) -> list:
 
 
 def cluster_queries(now: float, sees_others: bool) -> dict:
-    """Return the addresses of the queries for the page of the cluster by what they answer. C(sees_others): also what others use, without names."""
+    """Return the addresses of the queries for the page of the cluster by what they answer.
+
+    C(sees_others): also what others use, without names.
+    """
     found = {"health": instant("trainyard_health_check_passed")}
     if sees_others:
         over = (now - CLUSTER_SECONDS, now, CLUSTER_STEP)
@@ -144,7 +157,9 @@ OF_OPERATORS = {
 
 
 def results_of(answer: object) -> list:
-    """Return the series of an answer of Prometheus as they are, none if it is not from a Prometheus."""
+    """Return the series of an answer of Prometheus as they are, none if it is not from a
+    Prometheus.
+    """
     data = answer.get("data") if isinstance(answer, dict) else None
     found = data.get("result") if isinstance(data, dict) else None
     if not isinstance(found, list):
@@ -166,7 +181,9 @@ def values_of(answer: object) -> list:
 
 
 def series_of(answer: object, factor: float, name: str = "{instance}, GPU {gpu}") -> list:
-    """Return the series of an answer over a time: C(name), and C(samples), pairs of seconds and value in the unit of the chart."""
+    """Return the series of an answer over a time: C(name), and C(samples), pairs of seconds and
+    value in the unit of the chart.
+    """
     found = []
     for entry in results_of(answer):
         labels = {"instance": "?", "gpu": "?", "account": "?"}
@@ -233,7 +250,9 @@ def lines_of(samples: list, span: tuple, top: float) -> list:
 
 
 def _frame(title: str, unit: str, series: list, top: float) -> dict:
-    """Return what lines and areas have in common: the axes, the names of the curves, and a sentence for who does not see the picture."""
+    """Return what lines and areas have in common: the axes, the names of the curves, and a sentence
+    for who does not see the picture.
+    """
     times = [at for each in series for at, _value in each["samples"]]
     begin, end = min(times), max(times)
     known = []
@@ -260,7 +279,10 @@ def _frame(title: str, unit: str, series: list, top: float) -> dict:
 
 
 def chart(title: str, unit: str, series: list, top: float = 0) -> dict:
-    """Return a picture with a curve for each series. C(top) is the end of the axis, that of the largest value if it is 0."""
+    """Return a picture with a curve for each series.
+
+    C(top) is the end of the axis, that of the largest value if it is 0.
+    """
     known = [value for each in series for _at, value in each["samples"] if value is not None]
     found = _frame(title, unit, series, top or nice_top(max(known)))
     for number, each in enumerate(series):
@@ -271,7 +293,10 @@ def chart(title: str, unit: str, series: list, top: float = 0) -> dict:
 
 
 def stacked(title: str, unit: str, series: list) -> dict:
-    """Return a picture with an area for each series, on top of the one before. A sample that a series does not have is 0."""
+    """Return a picture with an area for each series, on top of the one before.
+
+    A sample that a series does not have is 0.
+    """
     times = sorted({at for each in series for at, _value in each["samples"]})
     before = dict.fromkeys(times, 0.0)
     layers = []
@@ -293,12 +318,18 @@ def stacked(title: str, unit: str, series: list) -> dict:
 
 
 def panels_of(answers: list) -> list:
-    """Return the charts of a job for its page. C(answers) are those to P(curve_queries), None where there is none."""
+    """Return the charts of a job for its page.
+
+    C(answers) are those to P(curve_queries), None where there is none.
+    """
     return _panels(CURVES, answers, "{instance}, GPU {gpu}")
 
 
 def worker_panels(answers: list) -> list:
-    """Return the charts of the workers of a job, each with the name of its host. C(answers) are those to P(worker_queries)."""
+    """Return the charts of the workers of a job, each with the name of its host.
+
+    C(answers) are those to P(worker_queries).
+    """
     return _panels(OF_WORKERS, answers, "{instance}")
 
 
@@ -334,7 +365,10 @@ def odd_words(title: str, unit: str, series: list) -> str:
 
 
 def _numbers(minutes: object) -> list:
-    """Return pairs of seconds and number of what the folder of a job has by minute. The job's program may write there."""
+    """Return pairs of seconds and number of what the folder of a job has by minute.
+
+    The job's program may write there.
+    """
     found = []
     for at, value in (minutes or [])[-HOUR:]:
         is_number = isinstance(value, (int, float)) and math.isfinite(value)
@@ -372,7 +406,8 @@ def hour_panels(usage: list, workers: list) -> list:
 def slow_words(usage: list) -> str:
     """Return a sentence about a GPU that is less used than its peers in the job, empty without one.
 
-    In a synchronous job all GPUs wait for the slowest one, so one that differs by half is a finding.
+    In a synchronous job all GPUs wait for the slowest one, so one that differs by half is a
+    finding.
     """
     known = [gpu for gpu in usage if isinstance(gpu.get("hour_percent"), (int, float))]
     if len(known) < 2:
@@ -407,7 +442,9 @@ def uses_of(answer: object) -> dict:
 
 
 def health_of(answer: object) -> dict:
-    """Return the checks of the health program: C(checks), their names, and C(hosts), for each C(name) and C(passed) in their order, None if not known."""
+    """Return the checks of the health program: C(checks), their names, and C(hosts), for each
+    C(name) and C(passed) in their order, None if not known.
+    """
     hosts = {}
     for labels, value in values_of(answer):
         mine = hosts.setdefault(str(labels.get("instance", "")), {})
@@ -454,7 +491,9 @@ def alerts_of(answer: object) -> list | None:
 
 
 def verify_of(answer: object) -> dict | None:
-    """Return the last verdict of playbook verify: C(at), C(passed) and C(failed), pairs of check and host. None if it is not known."""
+    """Return the last verdict of playbook verify: C(at), C(passed) and C(failed), pairs of check
+    and host. None if it is not known.
+    """
     found = {"at": "", "passed": None, "failed": []}
     for labels, value in values_of(answer):
         name = labels.get("__name__")

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks the helper of the hub as a person. A person controls what runs in their name, so time, size and number of answers have limits."""
+"""Asks the helper of the hub as a person.
+
+A person controls what runs in their name, so time, size and number of answers have limits.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,19 @@ import logging
 
 #: Becomes the person, and runs the helper C(instance).
 HELPER = "/usr/local/lib/trainyard/hub/as_person"
-#: Seconds in which the helper has to answer. Slurm's own commands have 60. The helper ends before this time, and as_person kills one that does not.
+#: Seconds in which the helper has to answer. Slurm's own commands have 60. The helper ends before
+#: this time, and as_person kills one that does not.
 PATIENCE = 150
-#: Maximum number of running helpers of a person and of all people, and of waiting requests of a person. Others are refused.
+#: Maximum number of running helpers of a person and of all people, and of waiting requests of a
+#: person. Others are refused.
 AT_A_TIME, OF_ALL, WAITING = 4, 32, 40
 #: Exit code of a helper that as_person has killed: its time was over.
 KILLED = 137
 NO_ANSWER = "Slurm does not answer"
 #: Bytes of an answer, and those of its error output that the log gets.
 MAX_ANSWER, MAX_ERRORS = 8 << 20, 2000
-#: Requests that change something. Only these are logged, because the hub requests the state of each instance all the time.
+#: Requests that change something. Only these are logged, because the hub requests the state of each
+#: instance all the time.
 LOGGED = ("start", "stop", "submit", "clone", "stop_job", "node")
 
 log = logging.getLogger("trainyard")
@@ -32,7 +38,10 @@ log.propagate = False
 
 
 class Turns:
-    """Limits how many helpers run at a time, per person and in all. A turn ends with the helper, even if the client has left before."""
+    """Limits how many helpers run at a time, per person and in all.
+
+    A turn ends with the helper, even if the client has left before.
+    """
 
     def __init__(self, at_a_time=AT_A_TIME, of_all=OF_ALL, waiting=WAITING):
         self.at_a_time, self.waiting = at_a_time, waiting
@@ -132,7 +141,8 @@ async def in_turn(person, data, answer):
             except asyncio.TimeoutError:
                 found = {"error": NO_ANSWER, "no_answer": True}
             give(answer, found)
-            # The hub cannot end it, because it runs as the person. A person who keeps it running has fewer turns.
+            # The hub cannot end it, because it runs as the person. A person who keeps it running
+            # has fewer turns.
             await child.wait()
     except OSError as error:
         log.error("%s: %s", HELPER, error)
@@ -187,7 +197,10 @@ async def limited(stream, most):
 
 
 def answer_of(text):
-    """Return the answer as a dict, whose error has all keys. None if it is no answer: the person may have changed the helper while it ran."""
+    """Return the answer as a dict, whose error has all keys.
+
+    None if it is no answer: the person may have changed the helper while it ran.
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

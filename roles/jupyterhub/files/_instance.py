@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Instances of the hub: the values that a person may choose, the page for them, and login links. Data in, data out.
+"""Instances of the hub: the values that a person may choose, the page for them, and login links.
 
-The values have the keys of job files. Only the judge of job files (_job_file.py, _job_limits.py) decides whether they are valid.
+Data in, data out.
+
+The values have the keys of job files. Only the judge of job files (_job_file.py, _job_limits.py)
+decides whether they are valid.
 """
 
 from __future__ import annotations
@@ -84,7 +87,10 @@ def name_of(server_name, display_name):
 
 
 def chosen(options):
-    """Return the values that a person has chosen, as texts. Keys that are not theirs, such as cmd, and empty values are dropped."""
+    """Return the values that a person has chosen, as texts.
+
+    Keys that are not theirs, such as cmd, and empty values are dropped.
+    """
     found = {}
     for key in KEYS:
         value = options.get(key) if isinstance(options, dict) else None
@@ -131,7 +137,10 @@ def server_environment(environment):
 
 
 def of_jobs_form(texts: dict, fields: list) -> dict:
-    """Return the values of a job file from the form of jobs. C(fields) are from P(_job_file.form_fields). Others are dropped, and so are empty ones."""
+    """Return the values of a job file from the form of jobs.
+
+    C(fields) are from P(_job_file.form_fields). Others are dropped, and so are empty ones.
+    """
     found, services = {}, {}
     for about in fields:
         text = texts.get(about["name"], "")
@@ -146,7 +155,9 @@ def of_jobs_form(texts: dict, fields: list) -> dict:
 
 
 def form_of(values: dict, fields: list) -> tuple:
-    """Return the texts of the form for the values of a job file, and the values that the form has no field for."""
+    """Return the texts of the form for the values of a job file, and the values that the form has
+    no field for.
+    """
     texts, others = {}, {}
     names = {about["name"] for about in fields}
     for key, value in values.items():
@@ -174,7 +185,8 @@ def _services_of(value: object, names: set) -> tuple:
 
 
 def queue_by_reason(queue: list, say: Callable) -> list:
-    """Return how many jobs wait for each reason, the most frequent first: C(reason) in words, C(jobs) and C(gpus).
+    """Return how many jobs wait for each reason, the most frequent first: C(reason) in words,
+    C(jobs) and C(gpus).
 
     :param queue: of P(_slurm_metrics.waiting).
     :param say: makes words of a reason of Slurm.
@@ -338,7 +350,9 @@ def allowed(names, registries):
 
 
 def gpu_quota(accounts: list):
-    """Return how many GPUs a person may have at once. More than all accounts allow is refused. None if one of them has no limit.
+    """Return how many GPUs a person may have at once.
+
+    More than all accounts allow is refused. None if one of them has no limit.
 
     With one of the accounts chosen, less may be refused.
     """
@@ -350,7 +364,10 @@ def gpu_quota(accounts: list):
 
 
 def gpu_reason(accounts: list, quota, of_host: int) -> str:
-    """Return why a person can have no more GPUs. C(quota) is of P(gpu_quota), and C(of_host) the GPUs of the largest host."""
+    """Return why a person can have no more GPUs.
+
+    C(quota) is of P(gpu_quota), and C(of_host) the GPUs of the largest host.
+    """
     if not accounts:
         return "you have no account on this cluster"
     if quota is None or quota >= of_host:
@@ -364,7 +381,8 @@ def gpu_reason(accounts: list, quota, of_host: int) -> str:
 
 
 def choices_of(accounts, nodes, images, default_image, approved=(), registries=()):
-    """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts, each with the reason of its limit.
+    """Return what a person may choose: C(images), C(classes), C(accounts) and the largest amounts,
+    each with the reason of its limit.
 
     :param accounts: from P(_job_limits.accounts_of).
     :param nodes: C(cpus), C(memory_gb), C(gpus) and C(classes) of each host.
@@ -399,7 +417,10 @@ def choices_of(accounts, nodes, images, default_image, approved=(), registries=(
 
 
 def _image_fields(choices: dict, value: str) -> list:
-    """Return the fields for the image. Without a list and without registries any name may be typed, and hosts say whether they have it."""
+    """Return the fields for the image.
+
+    Without a list and without registries any name may be typed, and hosts say whether they have it.
+    """
     listed = choices["images"] + choices["saved"]
     typed = {"kind": "text", "key": "worker_image", "label": "Image", "value": value}
     if not listed:
@@ -491,7 +512,9 @@ def file_of(token):
 
 
 def link_problem(found, person, now):
-    """Return why the file of a link, as a dict, admits nobody; an empty text if it does. A link is removed before it is judged, so it is valid once.
+    """Return why the file of a link, as a dict, admits nobody; an empty text if it does.
+
+    A link is removed before it is judged, so it is valid once.
 
     :param person: the name in the link, which the page has shown.
     """
@@ -511,7 +534,10 @@ def link_problem(found, person, now):
 
 
 def asked_by(found, people):
-    """Return the person who requests a link. C(found) is the account of the uid that the kernel reports."""
+    """Return the person who requests a link.
+
+    C(found) is the account of the uid that the kernel reports.
+    """
     if found is None or found not in people or not PERSON.fullmatch(found):
         raise RequestError(
             "%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts"

@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages of the portal. Data of the helper in, HTML out, by Jinja2 with autoescape: every text of a person stays a text.
+"""Pages of the portal.
 
-The templates are page_*.html beside this file. No page needs a script, and none has a style or a script of its own, which the policy of the service forbids.
+Data of the helper in, HTML out, by Jinja2 with autoescape: every text of a person stays a text.
+
+The templates are page_*.html beside this file. No page needs a script, and none has a style or a
+script of its own, which the policy of the service forbids.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from urllib.parse import quote, urlencode
 
 import jinja2
 
-#: Slurm's states in the words of the command trainyard, as roles/jobs/files/_slurm_client.py has them.
+#: Slurm's states in the words of the command trainyard, as roles/jobs/files/_slurm_client.py has
+#: them.
 STATES = {
     "pending": "waiting",
     "configuring": "starting",
@@ -58,7 +62,10 @@ def tone(state: str) -> str:
 
 
 def short_time(stamp: object) -> str:
-    """Return a time of Slurm for people without a script, in UTC. Scripts show it in the zone of the browser."""
+    """Return a time of Slurm for people without a script, in UTC.
+
+    Scripts show it in the zone of the browser.
+    """
     match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\dZ", str(stamp or ""))
     return "%s %s UTC" % match.groups() if match else "-"
 
@@ -76,7 +83,10 @@ def gigabytes(mebibytes: object) -> str:
 
 
 def counted(number: object, noun: str) -> str:
-    """Return 1 GPU, 2 GPUs. Only for nouns that take an s. The services of the hub do not load the shared modules of hosts."""
+    """Return 1 GPU, 2 GPUs.
+
+    Only for nouns that take an s. The services of the hub do not load the shared modules of hosts.
+    """
     return "%s %s%s" % (number, noun, "" if str(number) == "1" else "s")
 
 
@@ -142,7 +152,10 @@ def render(name: str, frame: dict, **values: object) -> str:
 
 
 class Silence:
-    """Since when Slurm does not answer, as far as people have asked. C(since) is empty while it does."""
+    """Since when Slurm does not answer, as far as people have asked.
+
+    C(since) is empty while it does.
+    """
 
     def __init__(self) -> None:
         self.since = ""
@@ -189,7 +202,10 @@ def pager(query: dict, page: int, pages: int) -> dict:
 
 
 def options_of(about: dict, choices: dict) -> list:
-    """Return the values of a field with a list, as pairs of value and text. C(choices) are those of the helper."""
+    """Return the values of a field with a list, as pairs of value and text.
+
+    C(choices) are those of the helper.
+    """
     name = about["name"]
     if about["control"] == "boolean":
         return [("false", "no"), ("true", "yes")]
@@ -237,7 +253,10 @@ def fields_of(choices: dict, values: dict, problems: dict) -> list:
 
 
 def values_of(arguments: dict) -> dict:
-    """Return the texts that a browser has sent, by the names of their fields. The helper drops those that the form does not have."""
+    """Return the texts that a browser has sent, by the names of their fields.
+
+    The helper drops those that the form does not have.
+    """
     found = {}
     for name, texts in arguments.items():
         if name != "_xsrf" and texts:
@@ -246,7 +265,9 @@ def values_of(arguments: dict) -> dict:
 
 
 def asked(arguments: dict) -> dict:
-    """Return the filter of the list of jobs from the query of an address: C(state), C(name), C(since) and C(page)."""
+    """Return the filter of the list of jobs from the query of an address: C(state), C(name),
+    C(since) and C(page).
+    """
     values = values_of(arguments)
     found = {"state": "", "since": "1d", "name": values.get("name", "")[:100], "page": 1}
     if values.get("state") in FILTERS:
@@ -268,7 +289,10 @@ def latest_end(job: dict) -> str:
 
 
 def cost_words(job: dict, accounts: list) -> str:
-    """Return what a job takes of the quota of its group while it runs. C(accounts) are of the helper."""
+    """Return what a job takes of the quota of its group while it runs.
+
+    C(accounts) are of the helper.
+    """
     if job["ended"] or not job["gpus"]:
         return ""
     for entry in accounts:
@@ -279,8 +303,10 @@ def cost_words(job: dict, accounts: list) -> str:
 
 
 def folder_addresses(hub: str, folder: object, share: str) -> dict:
-    """Return the addresses that open a folder of the share in the main instance: C(lab) in JupyterLab, which has the share as C(share) of its files, and
-    C(tensorboard). Empty for another folder."""
+    """Return the addresses that open a folder of the share in the main instance: C(lab) in
+    JupyterLab, which has the share as C(share) of its files, and C(tensorboard). Empty for another
+    folder.
+    """
     text = str(folder or "")
     if not share or not text.startswith(share.rstrip("/") + "/"):
         return {}
@@ -293,7 +319,9 @@ def folder_addresses(hub: str, folder: object, share: str) -> dict:
 
 
 def by_waste(jobs: list, busy: dict) -> list:
-    """Return the jobs of all people: those that run first, the least used at the top, then those that wait. C(busy) has percents by number."""
+    """Return the jobs of all people: those that run first, the least used at the top, then those
+    that wait. C(busy) has percents by number.
+    """
     rows = []
     for job in jobs:
         percent = busy.get(job["id"]) if job["gpus"] else None

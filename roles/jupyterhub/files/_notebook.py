@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decisions of the server of an instance beside JupyterLab: the folders that TensorBoard may show, and the page of the instance. Data in, data out."""
+"""Decisions of the server of an instance beside JupyterLab: the folders that TensorBoard may show,
+and the page of the instance. Data in, data out.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def last_line(text):
 
 
 def saved(name, code, printed):
-    """Return the state of a save that has ended, from the exit code and the output of trainyard-run."""
+    """Return the state of a save that has ended, from the exit code and the output of
+    trainyard-run.
+    """
     text = re.sub(r"^trainyard-run: ", "", last_line(printed))
     return {"state": "failed" if code else "saved", "name": name, "text": text}
 
@@ -73,7 +77,10 @@ def saved(name, code, printed):
 
 
 def editor_lines(ssh, person):
-    """Return the lines of ~/.ssh/config for an editor. C(ssh) is the command of the instance, which has the same ProxyCommand for one job."""
+    """Return the lines of ~/.ssh/config for an editor.
+
+    C(ssh) is the command of the instance, which has the same ProxyCommand for one job.
+    """
     proxy = re.search(r"ProxyCommand=(ssh \S+ trainyard attach --stdio) \d+", ssh)
     return (
         "Host job-*\n  User %s\n  HostKeyAlias jobs-of-%s\n  ProxyCommand %s %%n\n"

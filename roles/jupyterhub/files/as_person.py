@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs the helper of the hub as a person, and kills it when its time is over: as_person PERSON
 
-The hub runs it by sudo as root. sudo lists the people that it may name. A person can stop the helper (SIGSTOP), but not this process. sudo itself would not do:
-it stops together with the command that it runs, and its command_timeout does not count then.
+The hub runs it by sudo as root. sudo lists the people that it may name. A person can stop the
+helper (SIGSTOP), but not this process. sudo itself would not do: it stops together with the command
+that it runs, and its command_timeout does not count then.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def start(command: list[str], account: pwd.struct_passwd) -> int:
 
 
 def wait(child: int, seconds: int) -> int:
-    """Wait for a process, and kill it after some seconds, also if it is stopped. Return its exit code, 128 and the signal if one has ended it."""
+    """Wait for a process, and kill it after some seconds, also if it is stopped.
+
+    Return its exit code, 128 and the signal if one has ended it.
+    """
     signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(child, signal.SIGKILL))
     signal.alarm(seconds)
     # It stays a zombie until the timer is off, so no other process can get its number.

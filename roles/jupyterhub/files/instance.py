@@ -1,11 +1,14 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs. The hub runs it as the person, by sudo and as_person.
+"""Starts, watches and stops the jobs of instances, and answers for the pages of jobs.
 
-The hub may run nothing else. It has no arguments: the request is JSON on its standard input, with the token of the server in it, and the answer is JSON on its
-standard output. It judges and submits by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it ends itself, and
-as_person kills it a little later.
+The hub runs it as the person, by sudo and as_person.
+
+The hub may run nothing else. It has no arguments: the request is JSON on its standard input, with
+the token of the server in it, and the answer is JSON on its standard output. It judges and submits
+by the modules of the command trainyard. The hub cannot end it, because it runs as somebody else: it
+ends itself, and as_person kills it a little later.
 """
 
 import argparse
@@ -48,7 +51,8 @@ MAX_ANSWER = 8 << 20
 LOG_BYTES = 100000
 #: Jobs of a page of the list, and months of the page of usage.
 OF_PAGE, OF_MONTHS = 50, 12
-#: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of memory, also for each command of Slurm.
+#: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of
+#: memory, also for each command of Slurm.
 SECONDS, CPU_SECONDS, MEMORY = 130, 60, 1 << 30
 #: prctl(2), looked up here: between fork and exec, a process with threads could wait for ever.
 PRCTL = ctypes.CDLL(None).prctl
@@ -60,7 +64,11 @@ class OutOfTime(Exception):
 
 
 def limit():
-    """Limit what this process and its children use. The first to be killed on a host without memory is this one, and not the hub, which has the same unit."""
+    """Limit what this process and its children use.
+
+    The first to be killed on a host without memory is this one, and not the hub, which has the same
+    unit.
+    """
 
     def end(_number, _frame):
         raise OutOfTime
@@ -178,7 +186,10 @@ def start(trainyard, site, request):
 
 
 def write_secret(folder, content):
-    """Write what the job reads and removes. It has a new name each time, which no host has looked for before."""
+    """Write what the job reads and removes.
+
+    It has a new name each time, which no host has looked for before.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     path = os.path.join(folder, uuid.uuid4().hex + ".json")
@@ -304,7 +315,10 @@ def job(trainyard, site, request):
 
 
 def log(trainyard, site, request):
-    """The log of a job from a byte on, or its end. Its folder is the person's own, so the job need not be looked up for it."""
+    """The log of a job from a byte on, or its end.
+
+    Its folder is the person's own, so the job need not be looked up for it.
+    """
     number, start = str(request["job"]), request["start"]
     found = {"text": "", "start": max(0, start), "next": max(0, start), "ended": False}
     # Its person may have put anything in its place.
@@ -339,7 +353,9 @@ def cluster(trainyard, site, _request):
 
 
 def usage(trainyard, site, _request):
-    """What the person has used in each of the last months, the newest first, and what the person's groups have in this one."""
+    """What the person has used in each of the last months, the newest first, and what the person's
+    groups have in this one.
+    """
     library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
     months = []
     for back in range(OF_MONTHS):
@@ -361,7 +377,9 @@ def usage(trainyard, site, _request):
 
 
 def operators(trainyard, _site, _request):
-    """What Slurm shows an operator: the jobs of all people, the hosts, and what each person has used in this month, most idle hours first."""
+    """What Slurm shows an operator: the jobs of all people, the hosts, and what each person has
+    used in this month, most idle hours first.
+    """
     library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
     month, begin, end = library.month_of("", now.date())
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -384,7 +402,10 @@ def operators(trainyard, _site, _request):
 
 
 def any_job(trainyard, site, request):
-    """A job of any person, as far as Slurm shows it to this one. Its folder and log are private: this helper reads them with no rights but the person's own."""
+    """A job of any person, as far as Slurm shows it to this one.
+
+    Its folder and log are private: this helper reads them with no rights but the person's own.
+    """
     number = str(request["job"])
     found = trainyard.find_of_all(number)
     comment = trainyard.usage_library().parse_summary(found.pop("admin_comment"))
@@ -396,7 +417,9 @@ def any_job(trainyard, site, request):
 
 
 def log_of_person(trainyard, site, person, number):
-    """Return the end of the log of a job of somebody, None if this person may not read it or there is none."""
+    """Return the end of the log of a job of somebody, None if this person may not read it or there
+    is none.
+    """
     if not re.fullmatch(_instance.ACCOUNT, person):
         return None
     path = os.path.join(site.config["jobs"], person, ".out", number + ".log")

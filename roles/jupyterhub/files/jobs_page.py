@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The portal: a service of the hub that runs the command trainyard as the person who has logged in. Jobs, the cluster and usage in the browser."""
+"""The portal: a service of the hub that runs the command trainyard as the person who has logged in.
+
+Jobs, the cluster and usage in the browser.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ silence = _jobs_page.Silence()
 
 
 def settings() -> dict:
-    """Return what role jupyterhub has written for this host. It is read each time, so that a new message or operator needs no restart of this service."""
+    """Return what role jupyterhub has written for this host.
+
+    It is read each time, so that a new message or operator needs no restart of this service.
+    """
     try:
         with open(CONFIG, encoding="utf-8") as stream:
             return dict(json.load(stream))
@@ -79,7 +85,10 @@ class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
         return answer
 
     def is_operator(self) -> bool:
-        """Return whether the inventory names the person in monitoring_operators. What an operator may do is decided by Slurm."""
+        """Return whether the inventory names the person in monitoring_operators.
+
+        What an operator may do is decided by Slurm.
+        """
         return self.get_current_user()["name"] in (settings().get("operators") or [])
 
     def show(self, name, code=200, **values):
@@ -127,7 +136,9 @@ class Jobs(Page):
 
 
 def is_certificate(path: str) -> bool:
-    """Return whether a file has a certificate. systemd passes the word none if playbook monitoring has not run."""
+    """Return whether a file has a certificate. systemd passes the word none if playbook monitoring
+    has not run.
+    """
     try:
         with open(path, encoding="ascii") as stream:
             return stream.read(5) == "-----"
@@ -305,7 +316,8 @@ class New(Page):
         return self.redirect("%sjob/%s" % (PREFIX, answer["job"]))
 
 
-#: Answers about the cluster are the same for all who see others, and for all who do not: the time of the question, and its task.
+#: Answers about the cluster are the same for all who see others, and for all who do not: the time
+#: of the question, and its task.
 shared_answers = {}
 
 
@@ -361,7 +373,9 @@ class OfOperators(Page):
 
 
 class Operators(OfOperators):
-    """The page of operators, and their actions, which the log of this service and Slurm keep with their names."""
+    """The page of operators, and their actions, which the log of this service and Slurm keep with
+    their names.
+    """
 
     @web.authenticated
     async def get(self):
@@ -399,7 +413,9 @@ class Operators(OfOperators):
 
 
 class OperatorJob(OfOperators):
-    """The page of a job of anybody, for operators: what Slurm and Prometheus have of it, and its log if the operator's own account may read it."""
+    """The page of a job of anybody, for operators: what Slurm and Prometheus have of it, and its
+    log if the operator's own account may read it.
+    """
 
     @web.authenticated
     async def get(self, number):

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configuration of JupyterLab in an instance. Kernels and terminals run in the container of the instance."""
+"""Configuration of JupyterLab in an instance.
+
+Kernels and terminals run in the container of the instance.
+"""
 
 import glob
 import os
@@ -16,7 +19,8 @@ sys.path.insert(0, "/usr/local/lib/trainyard/shared")
 # Jupyter gives it to this file.
 c = globals()["get_config"]()
 
-# Sockets in a private folder: on ports of 127.0.0.1, everybody on the host could read the output of a kernel.
+# Sockets in a private folder: on ports of 127.0.0.1, everybody on the host could read the output of
+# a kernel.
 c.ConnectionFileMixin.transport = "ipc"
 c.KernelSpecManager.allowed_kernelspecs = {"python3"}
 c.KernelSpecManager.ensure_native_kernel = False

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configuration of JupyterHub. The values of the site are data in hub.json. No text of an inventory is part of a program."""
+"""Configuration of JupyterHub.
+
+The values of the site are data in hub.json. No text of an inventory is part of a program.
+"""
 
 import importlib
 import json
@@ -23,7 +26,8 @@ c.ConfigurableHTTPProxy.should_start = False
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:%d" % site["proxy_api_port"]
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.cleanup_proxy = False
-# A proxy that was killed has lost the routes to instances. The hub adds them again at this interval in seconds.
+# A proxy that was killed has lost the routes to instances. The hub adds them again at this interval
+# in seconds.
 c.JupyterHub.last_activity_interval = 30
 
 c.JupyterHub.proxy_class = trainyard_hub.InstanceProxy

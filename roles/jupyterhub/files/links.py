@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Gives login links of the hub to people who are logged in on this host. `trainyard login` asks it.
 
-It runs as the user of the hub. The kernel tells who is at the other end of the socket, so nobody needs a password. A link is a file in a folder that only this
-user reads, with the checksum of its token as its name. The hub removes it when it is used.
+It runs as the user of the hub. The kernel tells who is at the other end of the socket, so nobody
+needs a password. A link is a file in a folder that only this user reads, with the checksum of its
+token as its name. The hub removes it when it is used.
 """
 
 import contextlib
@@ -40,9 +41,12 @@ def name_of(uid):
 
 
 def new_link(settings, person, now):
-    """Write the file of a new link and return its URL. What comes after # is not sent by browsers, so that no log has it.
+    """Write the file of a new link and return its URL.
 
-    It begins with the name, which the page shows before it logs a browser in. The hub refuses a link with another name.
+    What comes after # is not sent by browsers, so that no log has it.
+
+    It begins with the name, which the page shows before it logs a browser in. The hub refuses a
+    link with another name.
     """
     token = _instance.new_token()
     path = os.path.join(settings["links"], _instance.file_of(token))

@@ -11,7 +11,8 @@
                          TensorBoard of the image, in the container
     server vscode SOCKET VS Code in the browser, on a socket in the folder of the job
 
-JupyterLab runs in an environment of the host, because images may have an old Python. What people type runs in the container of the image that they have chosen.
+JupyterLab runs in an environment of the host, because images may have an old Python. What people
+type runs in the container of the image that they have chosen.
 """
 
 import contextlib
@@ -55,13 +56,15 @@ SERVER_SECONDS, STARTS = 120, 3
 #: Seconds between two looks at kernels and the container.
 LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
-#: Its process ID is needed to interrupt and to end it: signals do not reach a container through podman exec.
+#: Its process ID is needed to interrupt and to end it: signals do not reach a container through
+#: podman exec.
 KERNEL = 'cd "$1" 2> /dev/null; echo $$ > "$2"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f "$3"'
 TENSORBOARD = (
     'echo $$ > "$1"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard "$2" "$3"'
     % SERVICES_INSIDE
 )
-#: As it comes, VS Code asks other hosts for updates, reports its use, and opens a chat whose models are outside.
+#: As it comes, VS Code asks other hosts for updates, reports its use, and opens a chat whose models
+#: are outside.
 VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
 VSCODE_DEFAULTS = {
     "terminal.integrated.defaultProfile.linux": "container",
@@ -78,7 +81,10 @@ SHELL = 'cd "$1" 2> /dev/null; exec $(command -v bash || echo sh)'
 
 
 def server_environment(secret, person, runtime, url, config, gpus=True):
-    """Return the environment of JupyterLab. Nothing of the job's reaches it, and nothing of it reaches the container."""
+    """Return the environment of JupyterLab.
+
+    Nothing of the job's reaches it, and nothing of it reaches the container.
+    """
     found = {
         name: value
         for name, value in secret.items()
@@ -151,7 +157,10 @@ def address_of(config, node):
 
 
 def vscode_command(path, folder=VSCODE):
-    """Return the command of VS Code. JupyterLab, which asks who somebody is, is the only way to its socket. There is no token."""
+    """Return the command of VS Code.
+
+    JupyterLab, which asks who somebody is, is the only way to its socket. There is no token.
+    """
     runtime = os.path.dirname(path)
     return [
         folder + "/lib/node",
@@ -164,7 +173,9 @@ def vscode_command(path, folder=VSCODE):
 
 
 def vscode_environment(environment, runtime):
-    """Return the environment of VS Code, which its terminals and extensions have, too: without what admits to the hub. Its other sockets are private, too."""
+    """Return the environment of VS Code, which its terminals and extensions have, too: without what
+    admits to the hub. Its other sockets are private, too.
+    """
     found = {
         name: value
         for name, value in environment.items()
@@ -174,7 +185,9 @@ def vscode_environment(environment, runtime):
 
 
 def vscode_settings(former):
-    """Return the settings of this machine: terminals in the container, where the person has not set something else. None if they cannot be read."""
+    """Return the settings of this machine: terminals in the container, where the person has not set
+    something else. None if they cannot be read.
+    """
     try:
         found = json.loads(former) if former.strip() else {}
     except ValueError:
@@ -197,7 +210,10 @@ def vscode_settings(former):
 
 
 def left_kernels(names):
-    """Return the process files of kernels whose connection file JupyterLab has removed. C(names) are those of the runtime folder."""
+    """Return the process files of kernels whose connection file JupyterLab has removed.
+
+    C(names) are those of the runtime folder.
+    """
     return [
         name
         for name in names
@@ -258,13 +274,16 @@ def start_container(secret, runtime):
 
 
 def free_port(address, ports):
-    """Return a port of the range that is free, by chance: two instances that start at once should not find the same."""
+    """Return a port of the range that is free, by chance: two instances that start at once should
+    not find the same.
+    """
     first, last = ports
     for port in random.sample(range(first, last + 1), last + 1 - first):
         with socket.socket(
             socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
         ) as probe, contextlib.suppress(OSError):
-            # JupyterLab sets it, too. Without it, a port whose last connection has just ended is not free.
+            # JupyterLab sets it, too. Without it, a port whose last connection has just ended is
+            # not free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((address, port))
             return port
@@ -275,7 +294,10 @@ def free_port(address, ports):
 
 
 def listens(tables, address, port, sockets):
-    """Return whether one of these sockets, by their numbers, listens there. C(tables) is the text of /proc/net/tcp and tcp6, in the byte order of the host."""
+    """Return whether one of these sockets, by their numbers, listens there.
+
+    C(tables) is the text of /proc/net/tcp and tcp6, in the byte order of the host.
+    """
     packed = ipaddress.ip_address(address).packed
     words = [
         "%08X" % int.from_bytes(packed[at : at + 4], sys.byteorder)
@@ -299,7 +321,8 @@ def sockets_of(pid):
 
 
 def start_server(command, environment_of, address, ports, children, stopped):
-    """Start the server, and return it with its port once it has the port itself: somebody else may take one between the search and the start.
+    """Start the server, and return it with its port once it has the port itself: somebody else may
+    take one between the search and the start.
 
     The server is added to C(children). C(stopped) is not empty once the instance has to end.
     """
@@ -391,7 +414,8 @@ def write_identity(secret: dict, runtime: str) -> None:
 
 
 def link_share(home, folders):
-    """Let the file browser of JupyterLab, which shows the home, reach the share: as C(share), unless the home has something of that name.
+    """Let the file browser of JupyterLab, which shows the home, reach the share: as C(share),
+    unless the home has something of that name.
 
     C(folders) are those that the container has, too.
     """
@@ -470,7 +494,10 @@ def run(path):
 
 
 def stand_for(process, words):
-    """Stand for a program that runs in the container: pass an interrupt on to it, and end it. C(process) is the file that it writes its number to."""
+    """Stand for a program that runs in the container: pass an interrupt on to it, and end it.
+
+    C(process) is the file that it writes its number to.
+    """
     # In a session of its own, as JupyterLab sends signals to the whole group of this process.
     child = subprocess.Popen(
         [RUN, "--enter=0", "--", "/bin/sh", "-c"] + words,

@@ -73,7 +73,10 @@ MOST_FAILED, FAILED_SECONDS = 10, 60
 
 
 def limit_tokens(db, seconds, seconds_of_login):
-    """End the tokens of people that were made before tokens had a limit. Those of servers end with their servers."""
+    """End the tokens of people that were made before tokens had a limit.
+
+    Those of servers end with their servers.
+    """
     now = orm.APIToken.now()
     of_servers = {
         orm.APIToken.find(db, spawner.state["api_token"])
@@ -89,7 +92,10 @@ def limit_tokens(db, seconds, seconds_of_login):
 
 
 class FailedLogins:
-    """Counts failed logins by address and name. Who guesses from another address cannot keep a person out."""
+    """Counts failed logins by address and name.
+
+    Who guesses from another address cannot keep a person out.
+    """
 
     def __init__(self):
         self.moments = {}
@@ -111,7 +117,10 @@ class FailedLogins:
 
 
 class OfPeople:
-    """Mixin for every authenticator: logs out removed people and rejects their tokens. Passwords cannot be guessed fast."""
+    """Mixin for every authenticator: logs out removed people and rejects their tokens.
+
+    Passwords cannot be guessed fast.
+    """
 
     failed = FailedLogins()
 
@@ -361,7 +370,11 @@ class InstanceSpawner(Spawner):
 
 
 class InstanceHandler(APIHandler):
-    """Takes the port of a server that has started. Its token says which one it is, and Slurm on which host, so that it cannot lead people elsewhere."""
+    """Takes the port of a server that has started.
+
+    Its token says which one it is, and Slurm on which host, so that it cannot lead people
+    elsewhere.
+    """
 
     async def post(self):
         token, person = self.get_auth_token(), self.current_user

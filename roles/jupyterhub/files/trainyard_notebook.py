@@ -1,7 +1,8 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An extension of Jupyter's server in an instance: its page, TensorBoard in its container, images of it, and its end if nobody uses it.
+"""An extension of Jupyter's server in an instance: its page, TensorBoard in its container, images
+of it, and its end if nobody uses it.
 
 The server asks who somebody is before it calls this.
 """
@@ -29,7 +30,8 @@ from jupyter_server.utils import url_path_join
 from tornado import ioloop, netutil, web
 
 SERVER = "/usr/local/lib/trainyard/notebook/server"
-#: Seconds until TensorBoard has to answer: an image on a slow disk may need a minute to import its modules.
+#: Seconds until TensorBoard has to answer: an image on a slow disk may need a minute to import its
+#: modules.
 START_SECONDS = 180
 #: Seconds between two looks at what is used.
 LOOK_SECONDS = 20
@@ -66,7 +68,10 @@ def answers(path):
 
 
 class TensorBoard:
-    """The TensorBoard of the instance, on one folder. It listens on a socket that only the person can open, as it has no login."""
+    """The TensorBoard of the instance, on one folder.
+
+    It listens on a socket that only the person can open, as it has no login.
+    """
 
     def __init__(self, runtime):
         self.socket, self.log = runtime + "/tensorboard.sock", runtime + "/tensorboard.log"
@@ -129,7 +134,10 @@ class Save:
         return self.found["state"] == "running"
 
     def start(self, name, stops):
-        """Start a save. Return why it does not start, or an empty text. trainyard-run judges the name."""
+        """Start a save.
+
+        Return why it does not start, or an empty text. trainyard-run judges the name.
+        """
         if self.is_running():
             return "%s is being saved; wait for its end" % self.found["name"]
         if "\0" in name:
@@ -174,7 +182,10 @@ def terminals_in_use(manager):
 
 
 def ssh_in_use(job, processes="/proc"):
-    """Return whether an ssh connection into the job is open. Role jobs has an sshd for each, which changes its own title, in a step of the job."""
+    """Return whether an ssh connection into the job is open.
+
+    Role jobs has an sshd for each, which changes its own title, in a step of the job.
+    """
     for name in os.listdir(processes):
         found = (
             re.match(
@@ -261,7 +272,10 @@ class Idle:
 
 
 def cookie_made(cookies):
-    """Return when the cookie of JupyterHub's login on this page was made, or None. It has the form of tornado, with the time in its third field."""
+    """Return when the cookie of JupyterHub's login on this page was made, or None.
+
+    It has the form of tornado, with the time in its third field.
+    """
     client = os.environ.get("JUPYTERHUB_CLIENT_ID", "")
     for name in (client, "__Host-" + client):
         found = (
@@ -275,7 +289,10 @@ def cookie_made(cookies):
 
 
 class IdleWarning(APIHandler):
-    """What the page of JupyterLab asks. It does not count as use. Who is not logged in gets 403 instead of the way to the login."""
+    """What the page of JupyterLab asks.
+
+    It does not count as use. Who is not logged in gets 403 instead of the way to the login.
+    """
 
     _track_activity = False
 

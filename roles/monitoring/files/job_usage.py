@@ -1,9 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""job_usage SETTINGS: keeps the use of GPUs of each ended job in its AdminComment, and stops jobs that leave all of their GPUs idle, if the site has a limit.
+"""job_usage SETTINGS: keeps the use of GPUs of each ended job in its AdminComment, and stops jobs
+that leave all of their GPUs idle, if the site has a limit.
 
-A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of PrivateData. What Prometheus could not answer is asked again.
+A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of
+PrivateData. What Prometheus could not answer is asked again.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ DAYS, MOST = 2, 200
 MOST_REFUSED = 5
 #: Seconds after the end of a job in which its last values arrive.
 SETTLED = 90
-#: The sums of a job only rise, so the last ones are sufficient: those of the last minutes, or of the last day if a GPU was lost before the end.
+#: The sums of a job only rise, so the last ones are sufficient: those of the last minutes, or of
+#: the last day if a GPU was lost before the end.
 WINDOWS = ((600, 15), (86400, 120))
 #: Seconds between the warning of a job and its end.
 GRACE = 1800
@@ -79,7 +82,10 @@ def ask(command: list[str], text: str | None = None) -> str:
 
 
 def query(expression: str, moment: float, port: int = PORT, folder: str = TLS) -> list[dict]:
-    """Return the series of an expression at a time, each with C(metric) and C(value). NoAnswer: Prometheus gives none."""
+    """Return the series of an expression at a time, each with C(metric) and C(value).
+
+    NoAnswer: Prometheus gives none.
+    """
     path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression, "time": "%.3f" % moment})
     try:
         context = ssl.create_default_context(cafile=folder + "/ca.pem")
@@ -112,7 +118,9 @@ def sums_query(number: int, seconds: int, step: int) -> str:
 
 
 def idle_query(minutes: int, interval: int) -> str:
-    """Return the expression for the number of GPUs that each job has, and has not used for some minutes."""
+    """Return the expression for the number of GPUs that each job has, and has not used for some
+    minutes.
+    """
     window = "[%dm]" % minutes
     return (
         'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0)'
@@ -133,12 +141,17 @@ def sums_of(series: list[dict]) -> list[dict]:
 
 
 def address_of(job: dict) -> str:
-    """Return the number by which sacctmgr changes this job only. The plain number of a task of an array may be that of the whole array."""
+    """Return the number by which sacctmgr changes this job only.
+
+    The plain number of a task of an array may be that of the whole array.
+    """
     return job["id"] if re.fullmatch("[0-9]+_[0-9]+", job["id"]) else str(job["raw_id"])
 
 
 def without_summary(jobs: list[dict], now: float) -> list[dict]:
-    """Return the ended jobs with GPUs that have run and have no summary, those that ended first before others."""
+    """Return the ended jobs with GPUs that have run and have no summary, those that ended first
+    before others.
+    """
     found = []
     for job in jobs:
         if not job["gpus"] or job["start_time"] is None or job["end_time"] is None:
@@ -154,7 +167,9 @@ def seconds_of(text: str) -> float:
 
 
 def all_idle(jobs: list[dict], counts: dict[int, int]) -> list[dict]:
-    """Return the running jobs all of whose GPUs are idle. Instances of the hub and jobs of this collection are left alone.
+    """Return the running jobs all of whose GPUs are idle.
+
+    Instances of the hub and jobs of this collection are left alone.
 
     :param jobs: what P(_slurm.parse_jobs) returns.
     :param counts: idle GPUs by number of the job.
@@ -185,7 +200,8 @@ def warning(job: dict, minutes: int) -> str:
 
 
 def decisions(told: dict, idle: list[dict], running: set[int], now: float) -> tuple:
-    """Return jobs to warn, jobs to stop, and what to remember of jobs: when each was warned, and when it was stopped.
+    """Return jobs to warn, jobs to stop, and what to remember of jobs: when each was warned, and
+    when it was stopped.
 
     :param told: what this function has returned last, by number of the job as text.
     :param running: numbers of all running jobs.
@@ -244,7 +260,10 @@ def keep(job: dict, text: str) -> None:
 
 
 def write_summaries(settings: dict, now: float) -> None:
-    """Keep the use of ended jobs in Slurm. A job that Slurm refuses to change does not keep the others waiting."""
+    """Keep the use of ended jobs in Slurm.
+
+    A job that Slurm refuses to change does not keep the others waiting.
+    """
     told, refused = read_state(), []
     for job in without_summary(known_jobs(now - DAYS * 86400, now + 60), now):
         was_stopped = (told.get(str(job["raw_id"])) or {}).get("stopped")

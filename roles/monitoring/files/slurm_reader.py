@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """slurm_reader: writes the metrics of the queue, and the waiting jobs without names, once.
 
-A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of PrivateData.
+A timer starts it on the scheduler's host, as Slurm's own user, who sees all jobs in spite of
+PrivateData.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import _slurm
 import _slurm_metrics
 
 TARGET = "/var/lib/trainyard/metrics/slurm/slurm.prom"
-#: Everybody reads it: the command trainyard tells people their place in the queue. systemd creates its folder.
+#: Everybody reads it: the command trainyard tells people their place in the queue. systemd creates
+#: its folder.
 QUEUE = "/run/trainyard-queue/queue.json"
 SECONDS = 20
 
@@ -51,7 +53,10 @@ def ask(command: list[str], seconds: float = SECONDS) -> str | None:
 
 
 def readings(asked=ask) -> tuple[list[_metrics.Family], list[dict] | None]:
-    """Return the families of the queue, and its waiting jobs. If the controller does not answer, only that it does not, and None."""
+    """Return the families of the queue, and its waiting jobs.
+
+    If the controller does not answer, only that it does not, and None.
+    """
     mark = "t" + os.urandom(8).hex()
     jobs = asked(_slurm.jobs_command(mark))
     nodes = asked(_slurm.NODES) if jobs is not None else None

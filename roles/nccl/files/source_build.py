@@ -3,10 +3,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shared code of builds on hosts: verified sources, and files that are installed with a record and removed by it.
+"""Shared code of builds on hosts: verified sources, and files that are installed with a record and
+removed by it.
 
-Roles nccl and nccl_tests copy it next to their own programs on the host, role training_image into its build. Python 3.6, because old images have nothing
-newer. As a program it removes the files of a record, and then runs a command if there was a record:
+Roles nccl and nccl_tests copy it next to their own programs on the host, role training_image into
+its build. Python 3.6, because old images have nothing newer. As a program it removes the files of a
+record, and then runs a command if there was a record:
 
     source_build.py remove RECORD [COMMAND ...]
 """
@@ -99,7 +101,10 @@ def leaves(folder, member):
 
 
 def unpack(role, archive, folder, what):
-    """Unpack and return the folder of the sources, which has a src/Makefile. No member may be outside of C(folder)."""
+    """Unpack and return the folder of the sources, which has a src/Makefile.
+
+    No member may be outside of C(folder).
+    """
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
@@ -159,9 +164,11 @@ def missing_folders(path):
 
 
 def place(path, build, files, folders, hint):
-    """Install C(files), a dictionary of sources by target, instead of the files in the record at C(path).
+    """Install C(files), a dictionary of sources by target, instead of the files in the record at
+    C(path).
 
-    Missing C(folders) are created, parents first. C(hint) tells what to do about a file that is not in the record.
+    Missing C(folders) are created, parents first. C(hint) tells what to do about a file that is not
+    in the record.
     """
     former = read_record(path)
     clashes = [

@@ -7,7 +7,8 @@
 
     TRAINYARD_NCCL_TESTS='{"tag": …}' nccl_tests_from_source.py RECORD
 
-source_build.py of role nccl is in the same folder. Python 3.6, because role training_image uses it in its build.
+source_build.py of role nccl is in the same folder. Python 3.6, because role training_image uses it
+in its build.
 """
 
 import ctypes
@@ -71,7 +72,9 @@ def make_variables(asked):
 
 
 def run_path(asked):
-    """Library path for the programs: mpirun's ranks on other hosts do not have the LD_LIBRARY_PATH of a login shell."""
+    """Library path for the programs: mpirun's ranks on other hosts do not have the LD_LIBRARY_PATH
+    of a login shell.
+    """
     folders = [os.path.join(asked["nccl_home"], "lib")] if asked["nccl_home"] != "/usr" else []
     folders += [
         os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""idle-checks SETTINGS, as root on the scheduler's host: checks idle nodes whose last check is older than some days, and nodes before they return to service.
+"""idle-checks SETTINGS, as root on the scheduler's host: checks idle nodes whose last check is
+older than some days, and nodes before they return to service.
 
-A timer starts it. The check is a job of the lowest priority that has the whole node, so it begins on idle nodes only, and other jobs preempt it. SETTINGS is
-JSON with C(days), C(seconds) of the load and C(priority), the QOS of the job. Results lie below C(STATE), one file for each device.
+A timer starts it. The check is a job of the lowest priority that has the whole node, so it begins
+on idle nodes only, and other jobs preempt it. SETTINGS is JSON with C(days), C(seconds) of the load
+and C(priority), the QOS of the job. Results lie below C(STATE), one file for each device.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ SINFO = ["sinfo", "--noheader", "--all", "--Node", "--format=%N|%T|%P|%H|%E"]
 AS_SLURM = ["runuser", "--user", "slurm", "--"]
 #: Nodes that are checked at once: one of so many, and one at least.
 SHARE = 10
-#: A node that was not checked, because its job did not begin or was preempted, is tried again after so many seconds. One that waits to return, sooner.
+#: A node that was not checked, because its job did not begin or was preempted, is tried again after
+#: so many seconds. One that waits to return, sooner.
 AGAIN = {"tried": 3600, "probed": 600}
-#: Seconds for a command of Slurm, for the start of a job on an idle node, and beside the load for its start and its end.
+#: Seconds for a command of Slurm, for the start of a job on an idle node, and beside the load for
+#: its start and its end.
 TOOL_SECONDS, IMMEDIATE, BESIDE = 60, 60, 600
 PROBE_SECONDS = 5
 DAY = 24 * 3600
@@ -68,7 +72,10 @@ def tell(text: str) -> None:
 
 
 def parse_nodes(text: str) -> dict[str, dict]:
-    """Return C(state), C(partition) and C(reason) of each node. Of several partitions it is the first."""
+    """Return C(state), C(partition) and C(reason) of each node.
+
+    Of several partitions it is the first.
+    """
     nodes = {}
     for line in text.splitlines():
         words = line.split("|", 4)
@@ -87,7 +94,9 @@ def parse_nodes(text: str) -> dict[str, dict]:
 
 
 def batch(nodes: dict, known: dict, days: int, now: float) -> tuple[list, list]:
-    """Return the nodes to probe before they return to service, and the idle ones whose last check is too old, both together at most a tenth of all."""
+    """Return the nodes to probe before they return to service, and the idle ones whose last check
+    is too old, both together at most a tenth of all.
+    """
     room = max(1, len(nodes) // SHARE)
     waiting = [name for name in nodes if nodes[name]["reason"].startswith(_drains.PROBE)]
     probes = [
@@ -139,8 +148,8 @@ def job(node: str, partition: str, settings: dict, seconds: int, reservation: st
 
 
 def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
-    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made), and the judged devices. C(ignored) are checks that do not
-    count.
+    """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made),
+    and the judged devices. C(ignored) are checks that do not count.
     """
     told = {name: answer for name, answer in answers.items() if has_ranks(answer)}
     judged = _burn_in.judge(_burn_in.of_hosts(told), filed, lambda _model: {})
@@ -158,7 +167,10 @@ def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
 
 
 def has_ranks(answer: object) -> bool:
-    """Return whether the load has run. An image without PyTorch and a container that is stopped are no fault of the hardware."""
+    """Return whether the load has run.
+
+    An image without PyTorch and a container that is stopped are no fault of the hardware.
+    """
     run = answer.get("run") if isinstance(answer, dict) else None
     return isinstance(run, dict) and bool(_burn_in.answer_of(run).get("ranks"))
 
@@ -172,7 +184,9 @@ def why_nothing(answer: object) -> str:
 
 
 def is_held(nodes: dict, more: int) -> bool:
-    """Return whether so many drains more would take out more than a third of the nodes: then the fault is rather in the check."""
+    """Return whether so many drains more would take out more than a third of the nodes: then the
+    fault is rather in the check.
+    """
     out = [name for name in nodes if nodes[name]["reason"].startswith(_drains.PREFIX)]
     return len(nodes) >= _drains.LEAST_NODES and len(out) + more > len(nodes) // _drains.MOST_OUT
 
@@ -274,7 +288,8 @@ def probe(node: str, nodes: dict, settings: dict) -> dict:
         if not update(node, "state=resume"):
             return {"bad": "", "health": "", "not_made": "the node cannot be resumed"}
         command = job(node, nodes[node]["partition"], settings, PROBE_SECONDS, name)
-        # Cold devices are faster than in a check of a minute, so their speed is neither judged nor filed.
+        # Cold devices are faster than in a check of a minute, so their speed is neither judged nor
+        # filed.
         try:
             found = judge(run_jobs({node: command}, PROBE_SECONDS), {}, (_burn_in.SPEED,))[0][node]
         except BaseException:
@@ -295,7 +310,9 @@ def probe(node: str, nodes: dict, settings: dict) -> dict:
 
 
 def end_former(nodes: dict) -> None:
-    """Drain the nodes of a run that was killed in the middle of a probe, and remove its reservations."""
+    """Drain the nodes of a run that was killed in the middle of a probe, and remove its
+    reservations.
+    """
     text = output(["scontrol", "--oneliner", "show", "reservations"]) or ""
     for name in re.findall(r"^ReservationName=(\S+)", text, re.MULTILINE):
         node = name[len(reservation_of("")) :]

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""mail -s SUBJECT ADDRESS, as Slurm's MailProg: sends Slurm's mail about a job with its cause, what to do, and the address of its page.
+"""mail -s SUBJECT ADDRESS, as Slurm's MailProg: sends Slurm's mail about a job with its cause, what
+to do, and the address of its page.
 
-slurmctld starts it as its own user, which cannot read the folders of people. The job itself has written why it failed into Slurm's comment of it
-(roles/jobs/files/job.py). What is not known is left out: the mail of Slurm is sent in any case.
+slurmctld starts it as its own user, which cannot read the folders of people. The job itself has
+written why it failed into Slurm's comment of it (roles/jobs/files/job.py). What is not known is
+left out: the mail of Slurm is sent in any case.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ def one_line(text: str, most: int) -> str:
 
 
 def number_of(subject: str, environment: dict[str, str]) -> str:
-    """Return the number of the job that a mail is about, empty if it has none. Releases before 22.05 have no variables."""
+    """Return the number of the job that a mail is about, empty if it has none.
+
+    Releases before 22.05 have no variables.
+    """
     number = environment.get("SLURM_JOB_ID", "")
     if re.fullmatch("[0-9]{1,18}", number):
         return number
@@ -78,7 +83,10 @@ def comment_of(number: str) -> str:
 
 
 def reason_of(comment: str, state: str) -> str:
-    """Return why a job failed and what to do, empty if it is not known. A job that runs again has the comment of its former end."""
+    """Return why a job failed and what to do, empty if it is not known.
+
+    A job that runs again has the comment of its former end.
+    """
     if comment.startswith(FAILED) and (state == "FAILED" or state in STATES):
         # People can write it, and choose the address: the mail says whose words these are.
         return "The job says: " + one_line(comment[len(FAILED) :], MOST)
@@ -98,7 +106,11 @@ def text_of(subject: str, number: str, reason: str, page: str) -> str:
 
 
 def message_of(subject: str, address: str, text: str) -> bytes:
-    """Return a mail with its headers. A name of people cannot become a header: no line break is left, and no encoded word, which the policy would decode."""
+    """Return a mail with its headers.
+
+    A name of people cannot become a header: no line break is left, and no encoded word, which the
+    policy would decode.
+    """
     message = email.message.EmailMessage(email.policy.SMTP.clone(linesep="\n", max_line_length=998))
     message["To"] = address
     message["Subject"] = one_line(subject, MOST_SUBJECT).replace("=?", "= ?")
@@ -141,7 +153,10 @@ def explained(subject: str, environment: dict[str, str], settings: dict) -> str:
 
 
 def read_settings() -> dict:
-    """Return what the site has set. Without it, the mail of Slurm is sent by the program of the host."""
+    """Return what the site has set.
+
+    Without it, the mail of Slurm is sent by the program of the host.
+    """
     try:
         with open(CONFIG, encoding="utf-8") as stream:
             found = json.load(stream)
@@ -157,7 +172,8 @@ def main(arguments: list[str]) -> int:
         print("usage: mail -s SUBJECT ADDRESS", file=sys.stderr)
         return 2
     subject, address = arguments[1:]
-    # People choose it by --mail-user. It must be no option of the program that sends, and no second address.
+    # People choose it by --mail-user. It must be no option of the program that sends, and no second
+    # address.
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+@%=-]{0,253}", address):
         print("trainyard: %r is not a mail address; nothing was sent" % address, file=sys.stderr)
         return 1

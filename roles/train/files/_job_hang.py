@@ -3,11 +3,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A job that does not end: whether it makes progress, where each of its ranks waits, and one sentence about that.
+"""A job that does not end: whether it makes progress, where each of its ranks waits, and one
+sentence about that.
 
-Both job runners use it, and trainyard. P(Progress) watches the output, the GPUs and the fabric of a job. P(collect) reads on one host what the processes of
-the job do. P(sentence) and P(report) make text of the answers of all hosts. It also runs in training containers, so this is Python 3.6 with only the standard
-library.
+Both job runners use it, and trainyard. P(Progress) watches the output, the GPUs and the fabric of a
+job. P(collect) reads on one host what the processes of the job do. P(sentence) and P(report) make
+text of the answers of all hosts. It also runs in training containers, so this is Python 3.6 with
+only the standard library.
 """
 
 import collections
@@ -43,13 +45,17 @@ __all__ = [
     "warning",
 ]
 
-#: In the job's folder: the report, the question of a runner or of trainyard, and the answer of each worker.
+#: In the job's folder: the report, the question of a runner or of trainyard, and the answer of each
+#: worker.
 FILE, ASKED, ANSWER = "hang.txt", "hang.ask", "hang.%d.json"
-#: Percent from which a GPU works. Bytes a minute that a host has without training: logs, metrics, and files of the share.
+#: Percent from which a GPU works. Bytes a minute that a host has without training: logs, metrics,
+#: and files of the share.
 WORKS, QUIET_BYTES = 5, 10 << 20
-#: Seconds: between two looks at the bytes, for all hosts to answer, for one dump, for the collection of one host, and for one try of RAS.
+#: Seconds: between two looks at the bytes, for all hosts to answer, for one dump, for the
+#: collection of one host, and for one try of RAS.
 MINUTE, ANSWER_SECONDS, DUMP_SECONDS, COLLECT_SECONDS, RAS_SECONDS = 60, 75, 15, 50, 8
-#: What the answer of another program can raise while it is read: it may have numbers without end, and lists in lists in lists.
+#: What the answer of another program can raise while it is read: it may have numbers without end,
+#: and lists in lists in lists.
 _UNREADABLE = (
     LookupError,
     TypeError,
@@ -62,7 +68,8 @@ _UNREADABLE = (
 MOST_RAS, MOST_DUMP, MOST_CHILDREN = 4 << 20, 1 << 16, 16
 #: Hosts that ask NCCL. The second is for the case that the processes of the first do not answer.
 RAS_HOSTS = 2
-#: Variables with the number of a rank, as in rank.py, and those that tell a rank from what has started it.
+#: Variables with the number of a rank, as in rank.py, and those that tell a rank from what has
+#: started it.
 NUMBERS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "RANK_ID")
 SIGNS = NUMBERS + ("LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "HOROVOD_LOCAL_RANK")
 WORKER = "TRAINYARD_WORKER_INDEX"
@@ -78,7 +85,10 @@ _OF_TRAINYARD = re.compile(r"/trainyard/(?:rank|shared/rank|jobs/job)$|trainyard
 
 
 class Progress(object):
-    """Whether a job makes progress. Without output, without work of its GPUs and without bytes on its fabric, it does not."""
+    """Whether a job makes progress.
+
+    Without output, without work of its GPUs and without bytes on its fabric, it does not.
+    """
 
     def __init__(self, minutes: int, now: float) -> None:
         self.seconds = minutes * 60
@@ -88,7 +98,8 @@ class Progress(object):
     def look(self, now: float, size: int, watched: list) -> bool:
         """Return True once, when nothing has happened for so long.
 
-        C(size) are the bytes of output so far. C(watched) has the last line of the watcher of each host, as P(_job_watch.watch) writes it.
+        C(size) are the bytes of output so far. C(watched) has the last line of the watcher of each
+        host, as P(_job_watch.watch) writes it.
         """
         if not self.seconds:
             return False
@@ -120,7 +131,10 @@ def _moved(found: dict) -> typing.Optional[int]:
 
 
 def _works(found: dict) -> bool:
-    """Return whether a GPU works. The kernel of a collective that waits uses a GPU without reading its memory."""
+    """Return whether a GPU works.
+
+    The kernel of a collective that waits uses a GPU without reading its memory.
+    """
     for gpu in found.get("now") or []:
         memory = gpu[3] if len(gpu) > 3 else None
         if gpu[0] is not None and gpu[0] >= WORKS and memory != 0:
@@ -132,7 +146,10 @@ def _works(found: dict) -> bool:
 
 
 def _read(path: str, most: int = 1 << 20) -> str:
-    """Return the text of a file of the kernel. Nothing if it cannot be read: processes end at any time, and some files need a privilege."""
+    """Return the text of a file of the kernel.
+
+    Nothing if it cannot be read: processes end at any time, and some files need a privilege.
+    """
     try:
         with open(path, "rb") as stream:
             return stream.read(most).decode("utf-8", "replace")
@@ -168,7 +185,10 @@ def _process(pid: int, mark: str, proc: str) -> typing.Optional[dict]:
 
 
 def processes(job: str, worker: typing.Optional[int] = None, proc: str = "/proc") -> dict:
-    """Return the processes of the ranks or workers of a job by their numbers, without this one. C(worker) leaves out those of other workers."""
+    """Return the processes of the ranks or workers of a job by their numbers, without this one.
+
+    C(worker) leaves out those of other workers.
+    """
     found = {}
     for name in os.listdir(proc):
         if name.isdigit() and int(name) != os.getpid():
@@ -186,9 +206,11 @@ def _number(signs: dict) -> typing.Optional[int]:
 
 
 def _groups(found: dict) -> list:
-    """Return the processes of each rank or worker: those with the same variables, below the first one that has them.
+    """Return the processes of each rank or worker: those with the same variables, below the first
+    one that has them.
 
-    A launcher may have variables of a rank, too: torchrun in a PyTorchJob has those of its worker. It starts processes with others, so it is no rank.
+    A launcher may have variables of a rank, too: torchrun in a PyTorchJob has those of its worker.
+    It starts processes with others, so it is no rank.
     """
     groups = collections.OrderedDict()  # type: dict
     launchers = set()
@@ -209,9 +231,11 @@ def _groups(found: dict) -> list:
 
 
 def leaders(found: dict) -> list:
-    """Return (kind, number, processes) of each rank of this host, or of its worker if it has no rank.
+    """Return (kind, number, processes) of each rank of this host, or of its worker if it has no
+    rank.
 
-    What runs beside a job is left out: its services, and terminals of people unless there is nothing else.
+    What runs beside a job is left out: its services, and terminals of people unless there is
+    nothing else.
     """
     groups = _groups_that_train(found)
     numbered = [group for group in groups if _number(group[0]["signs"]) is not None]
@@ -226,13 +250,17 @@ def leaders(found: dict) -> list:
 
 
 def _groups_that_train(found: dict) -> list:
-    """Return the groups of processes without services, and without terminals unless there is nothing else."""
+    """Return the groups of processes without services, and without terminals unless there is
+    nothing else.
+    """
     groups = [group for group in _groups(found) if not _is_service(group)]
     return [group for group in groups if not group[0]["has_terminal"]] or groups
 
 
 def _is_better(group: list, former: list) -> bool:
-    """Return whether these processes are those of a rank, and not others with its number: they run Python, and the others do not."""
+    """Return whether these processes are those of a rank, and not others with its number: they run
+    Python, and the others do not.
+    """
     return _is_python(main_process(group)) > _is_python(main_process(former))
 
 
@@ -256,7 +284,9 @@ def _depth(process: dict, group: dict) -> int:
 
 
 def main_process(group: list) -> dict:
-    """Return the process of a rank that trains: the first that runs Python, or else the first that does not only start others."""
+    """Return the process of a rank that trains: the first that runs Python, or else the first that
+    does not only start others.
+    """
     members = {process["pid"]: process for process in group}
     ordered = sorted(group, key=lambda process: (_depth(process, members), process["pid"]))
     own = [
@@ -282,7 +312,10 @@ def _spies(process: dict, proc: str) -> list:
 
 
 def _dump(process: dict, proc: str, deadline: float) -> tuple:
-    """Return py-spy's dump of a process, and why there is none. The process is not stopped: a dump of one that waits for a disk would not end."""
+    """Return py-spy's dump of a process, and why there is none.
+
+    The process is not stopped: a dump of one that waits for a disk would not end.
+    """
     said = "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
     for path in _spies(process, proc):
         seconds = min(DUMP_SECONDS, deadline - time.time())
@@ -341,9 +374,11 @@ def _told(process: dict, proc: str) -> dict:
 def collect(
     job: str, with_ras: bool = True, worker: typing.Optional[int] = None, proc: str = "/proc"
 ) -> dict:
-    """Return what the ranks of a job on this host do: C(ranks), and C(ras), the answer of NCCL, or None.
+    """Return what the ranks of a job on this host do: C(ranks), and C(ras), the answer of NCCL, or
+    None.
 
-    It reads as the user who runs it, which owns the processes. In a job of trainyard, C(worker) is the one on this host.
+    It reads as the user who runs it, which owns the processes. In a job of trainyard, C(worker) is
+    the one on this host.
     """
     deadline = time.time() + COLLECT_SECONDS
     ranks, address = [], ""
@@ -367,7 +402,8 @@ def collect(
 def ask_ras(address: str, tries: int = 4) -> dict:
     """Return the C(text) with which NCCL answers at this address, and C(said), why there is none.
 
-    All ranks of a host listen at one address, and the kernel chooses one for each connection, which may hang itself.
+    All ranks of a host listen at one address, and the kernel chooses one for each connection, which
+    may hang itself.
     """
     host, _colon, port = address.rpartition(":")
     said = "NCCL does not listen at %s (RAS, since NCCL 2.24)" % address
@@ -382,7 +418,10 @@ def ask_ras(address: str, tries: int = 4) -> dict:
 
 
 def _talk(address: tuple) -> str:
-    """Return the status in JSON, or in text from an NCCL before 2.28.7. ValueError if the other side is not NCCL."""
+    """Return the status in JSON, or in text from an NCCL before 2.28.7.
+
+    ValueError if the other side is not NCCL.
+    """
     with contextlib.closing(socket.create_connection(address, RAS_SECONDS)) as connection:
         connection.settimeout(RAS_SECONDS)
         stream = connection.makefile("rb")
@@ -414,8 +453,10 @@ def _read_until(stream: typing.BinaryIO, deadline: float) -> bytes:
 def parse_ras(text: str) -> dict:
     """Return what NCCL's RAS has found, from its JSON or its text.
 
-    C(missing) has C(rank), C(host), C(pid) (None if not known) and C(is_dead) of ranks that do not answer. C(behind) has C(operation), C(rank), C(pid),
-    C(count), and C(others), the largest count, of ranks that have started fewer operations. C(errors) are sentences. C(size) is that of the largest group.
+    C(missing) has C(rank), C(host), C(pid) (None if not known) and C(is_dead) of ranks that do not
+    answer. C(behind) has C(operation), C(rank), C(pid), C(count), and C(others), the largest count,
+    of ranks that have started fewer operations. C(errors) are sentences. C(size) is that of the
+    largest group.
     """
     found = {"missing": [], "behind": [], "errors": [], "size": 0}  # type: dict
     if text.lstrip().startswith("{"):
@@ -454,7 +495,10 @@ def _missing(found: dict, rank: int, host: str, pid: typing.Optional[int], is_de
 
 
 def _behind(found: dict, operation: str, ranks: list) -> None:
-    """Add the ranks with fewer operations than the others. C(ranks) has (count, rank, process) of each that is known."""
+    """Add the ranks with fewer operations than the others.
+
+    C(ranks) has (count, rank, process) of each that is known.
+    """
     most = max(ranks)[0] if ranks else 0
     for count, rank, pid in sorted(ranks, key=lambda each: each[1]):
         if count < most:
@@ -508,7 +552,9 @@ def _read_text(text: str, found: dict) -> None:
 
 
 def _of_group_of_ranks(found: dict, line: str) -> None:
-    """Take a line with the size of a group of ranks, or with the ranks that an old NCCL misses in one."""
+    """Take a line with the size of a group of ranks, or with the ranks that an old NCCL misses in
+    one.
+    """
     size = re.match(
         r"\s*\d+\s+\d+\s+\d+\s+\S+\s+(\d+)\s+\d+\s+(?:INIT|RUNNING|FINALIZE|ABORT|NOCOMM)", line
     )
@@ -520,7 +566,10 @@ def _of_group_of_ranks(found: dict, line: str) -> None:
 
 
 def _behind_most(found: dict, counts: dict, most: dict) -> None:
-    """Add the ranks behind the others by operation. C(counts) has those that are named, C(most) the highest count of those that are only counted."""
+    """Add the ranks behind the others by operation.
+
+    C(counts) has those that are named, C(most) the highest count of those that are only counted.
+    """
     for name, ranks in counts.items():
         highest = max([most.get(name, 0)] + [each[0] for each in ranks])
         ranks = [each for each in ranks if each[0] < highest]
@@ -529,7 +578,10 @@ def _behind_most(found: dict, counts: dict, most: dict) -> None:
 
 
 def _of_rank(found: dict, section: str, operation: str, said: tuple, counts: dict) -> None:
-    """Take the line of one rank. C(said) has its match, and the number of its operations, None if it is not known."""
+    """Take the line of one rank.
+
+    C(said) has its match, and the number of its operations, None if it is not known.
+    """
     line, count = said
     rank, pid = int(line.group("rank")), int(line.group("pid") or 0) or None
     if section == "INCOMPLETE":
@@ -608,7 +660,9 @@ _STATES = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "Z": 
 
 
 def parse_dump(text: str) -> list:
-    """Return the threads of py-spy's dump, each with C(name), C(state), and C(frames), the innermost first: (function, file, line)."""
+    """Return the threads of py-spy's dump, each with C(name), C(state), and C(frames), the
+    innermost first: (function, file, line).
+    """
     threads = []  # type: list
     for line in text.splitlines():
         thread = _THREAD.match(line)
@@ -657,7 +711,8 @@ def _known(frames: list) -> typing.Optional[tuple]:
 
 
 def place(entry: dict) -> dict:
-    """Return where a rank waits: C(kind) (WAITS, OWN, or an empty text if it is not known), C(label), and C(detail), the line of its program and the kernel.
+    """Return where a rank waits: C(kind) (WAITS, OWN, or an empty text if it is not known),
+    C(label), and C(detail), the line of its program and the kernel.
 
     C(entry) has its C(dump), C(state) and C(wchan), as P(collect) returns it.
     """
@@ -680,7 +735,9 @@ def place(entry: dict) -> dict:
 
 
 def _thread_that_trains(threads: list) -> list:
-    """Return the frames of the main thread, which is the first, or those of another one if the main one only waits for it."""
+    """Return the frames of the main thread, which is the first, or those of another one if the main
+    one only waits for it.
+    """
     frames = threads[0]["frames"]
     if _known(frames) is None and _LIBRARY.search(frames[0][1]):
         others = [thread["frames"] for thread in threads[1:]]
@@ -689,7 +746,9 @@ def _thread_that_trains(threads: list) -> list:
 
 
 def _of_children(entry: dict) -> list:
-    """Return words about the processes that load data for a rank: what one of them does, and how many wait for a file."""
+    """Return words about the processes that load data for a rank: what one of them does, and how
+    many wait for a file.
+    """
     found = collections.Counter()  # type: typing.Counter
     told = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
     for child in entry.get("children") or []:
@@ -783,7 +842,9 @@ def _the_others(ranks: list) -> str:
 
 
 def _at_one_place(ranks: list) -> str:
-    """Return that all ranks wait in the same operation, and whether different lines of the program have called it."""
+    """Return that all ranks wait in the same operation, and whether different lines of the program
+    have called it.
+    """
     lines = _grouped(ranks, "caller")
     label = _clean(ranks[0]["place"]["label"])
     if len(lines) > 1:
@@ -802,7 +863,10 @@ def _all(ranks: list) -> str:
 
 
 def _of_ras(ranks: list, found: dict) -> list:
-    """Return what NCCL says of ranks, as statements. Its numbers are those of a group: a rank is known by its process, or if the group has all ranks."""
+    """Return what NCCL says of ranks, as statements.
+
+    Its numbers are those of a group: a rank is known by its process, or if the group has all ranks.
+    """
     by_pid = collections.OrderedDict()  # type: dict
     for each in ranks:
         by_pid.setdefault(each["inner"], []).append(each)
@@ -838,7 +902,10 @@ def _of_ras(ranks: list, found: dict) -> list:
 
 
 def _with_places(answers: list) -> list:
-    """Return the ranks of all hosts with their places, by number. Workers are left out if there are ranks."""
+    """Return the ranks of all hosts with their places, by number.
+
+    Workers are left out if there are ranks.
+    """
     found = {}  # type: dict
     for each in answers:
         for entry in each.get("ranks") or []:
@@ -849,9 +916,11 @@ def _with_places(answers: list) -> list:
 
 
 def sentence(answers: list) -> str:
-    """Return where the ranks of a job wait, and which of them differs: rank 5 on gpu-b is in dataloader, the others wait in all_reduce.
+    """Return where the ranks of a job wait, and which of them differs: rank 5 on gpu-b is in
+    dataloader, the others wait in all_reduce.
 
-    C(answers) has for each host C(host), and what P(collect) returned, or C(said), why there is no answer.
+    C(answers) has for each host C(host), and what P(collect) returned, or C(said), why there is no
+    answer.
     """
     ranks = _with_places(answers)
     silent = [each["host"] for each in answers if each.get("said")]
@@ -872,7 +941,9 @@ def sentence(answers: list) -> str:
 
 
 def _all_at_one_line(ranks: list) -> bool:
-    """Return whether several ranks all wait in the same operation, which the same line of the program has called."""
+    """Return whether several ranks all wait in the same operation, which the same line of the
+    program has called.
+    """
     if len(ranks) < 2 or any(each["place"]["kind"] != WAITS for each in ranks):
         return False
     return len(_grouped(ranks)) == len(_grouped(ranks, "caller")) == 1
@@ -883,7 +954,9 @@ def _begin(text: str) -> str:
 
 
 def _details(ranks: list) -> list:
-    """Return the lines of the programs of ranks that do not wait for others, and why the place of a rank is not known."""
+    """Return the lines of the programs of ranks that do not wait for others, and why the place of a
+    rank is not known.
+    """
     found = []
     for group in _grouped([each for each in ranks if each["place"]["kind"] == OWN])[:2]:
         first = group[0]
@@ -995,9 +1068,12 @@ def tell(folder: str, answers: list, mode: int = 0o600) -> str:
 
 
 def warning(minutes: int, said: str, folder: str, is_watched: bool = True) -> str:
-    """Return what the log and the result of a job say. C(said) is the sentence, C(minutes) how long the job has made no progress.
+    """Return what the log and the result of a job say.
 
-    C(is_watched) is whether its GPUs and its network were looked at, too. Role verify finds the text by its begin and its end.
+    C(said) is the sentence, C(minutes) how long the job has made no progress.
+
+    C(is_watched) is whether its GPUs and its network were looked at, too. Role verify finds the
+    text by its begin and its end.
     """
     watched = ", no work of its GPUs and no bytes on its network" if is_watched else ""
     since = "no output%s for %d minute%s" % (watched, minutes, "" if minutes == 1 else "s")
@@ -1005,6 +1081,9 @@ def warning(minutes: int, said: str, folder: str, is_watched: bool = True) -> st
 
 
 def main(job: str, with_ras: bool) -> None:
-    """Print what P(collect) returns, as one line of JSON. Role train's runner starts it in a container."""
+    """Print what P(collect) returns, as one line of JSON.
+
+    Role train's runner starts it in a container.
+    """
     sys.stdout.write(json.dumps(collect(job, with_ras)) + "\n")
     sys.stdout.flush()

@@ -3,10 +3,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What both job runners share: from the records of a job's ranks to result.json, its verdict and the lines for the log.
+"""What both job runners share: from the records of a job's ranks to result.json, its verdict and
+the lines for the log.
 
-Role train's runner starts ranks, and role jobs' runner starts workers. Both start each through rank.py, which writes rank.N.json. It runs on hosts
-with Python 3.8 or later.
+Role train's runner starts ranks, and role jobs' runner starts workers. Both start each through
+rank.py, which writes rank.N.json. It runs on hosts with Python 3.8 or later.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ OUT_OF_MEMORY = (
 )
 #: What a job reports of the card of its data.
 OF_FABRIC = ("interface", "rdma", "sent_bytes", "received_bytes")
-#: Exit codes that say why, if the log does not: the signals of a kill, a bus error and a crash, and what a shell says of a command.
+#: Exit codes that say why, if the log does not: the signals of a kill, a bus error and a crash, and
+#: what a shell says of a command.
 OF_CODES = {
     126: "not_executable",
     127: "command_missing",
@@ -74,10 +76,13 @@ def report_of(record: dict | None) -> dict:
 
 
 def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
-    """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end in seconds since the epoch or None.
+    """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end
+    in seconds since the epoch or None.
 
-    C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname) for one that did not start. C(world_size) is the number
-    of ranks that it was told of, C(oom_kills) how many processes the kernel has killed on its host meanwhile, because memory was full.
+    C(record) is its rank.N.json, or None. C(exit_code) is None for one that was killed, C(hostname)
+    for one that did not start. C(world_size) is the number of ranks that it was told of,
+    C(oom_kills) how many processes the kernel has killed on its host meanwhile, because memory was
+    full.
     """
     record = record or {}
     seconds = record.get("seconds")
@@ -107,9 +112,9 @@ def entries(rows: list[dict]) -> list[dict]:
 def own_failures(rows: list[dict]) -> list[dict]:
     """Return the ranks that failed by themselves, the earliest first.
 
-    A rank that ended by SIGTERM was stopped because of another one. A rank that ended by SIGKILL counts: the kernel so ends a
-    process when the memory is full, and its peers fail a moment later. One that was killed because of another one ended
-    after that one.
+    A rank that ended by SIGTERM was stopped because of another one. A rank that ended by SIGKILL
+    counts: the kernel so ends a process when the memory is full, and its peers fail a moment later.
+    One that was killed because of another one ended after that one.
     """
     failed = [row for row in rows if row["exit_code"] not in (None, 0, 128 + signal.SIGTERM)]
     return by_time(failed)
@@ -118,7 +123,8 @@ def own_failures(rows: list[dict]) -> list[dict]:
 def by_time(rows: list[dict]) -> list[dict]:
     """Return the ranks in the order in which they ended.
 
-    The clocks of hosts differ, so the times at which the runner has seen the ends count, if it has seen all of them.
+    The clocks of hosts differ, so the times at which the runner has seen the ends count, if it has
+    seen all of them.
     """
     clock = "seen" if all(row.get("seen") for row in rows) else "ended"
     return sorted(rows, key=lambda row: (row.get(clock) or float("inf"), row["rank"]))
@@ -146,10 +152,13 @@ class Logs:
 def first_failed(
     rows: list[dict], logs: object, said: dict | None = None, memory: dict | None = None
 ) -> dict | None:
-    """Return the rank that failed first, with its causes and the ranks that failed because of it, or None if none failed.
+    """Return the rank that failed first, with its causes and the ranks that failed because of it,
+    or None if none failed.
 
-    C(logs) has the log of each rank. C(said) has by rank what the scheduler said about its end, and C(memory) by host the counters of its control group. A rank
-    whose log only has messages about other ranks, or a lost connection, is not the first one if a different rank has a cause of its own.
+    C(logs) has the log of each rank. C(said) has by rank what the scheduler said about its end, and
+    C(memory) by host the counters of its control group. A rank whose log only has messages about
+    other ranks, or a lost connection, is not the first one if a different rank has a cause of its
+    own.
     """
     failed = _failed(rows)
     if not failed:
@@ -179,7 +188,10 @@ def _is_own(causes: list[dict]) -> bool:
 
 
 def _failed_itself(causes: list[dict]) -> bool:
-    """Return whether a rank failed by itself. What its launcher says of the end does not tell whether it did."""
+    """Return whether a rank failed by itself.
+
+    What its launcher says of the end does not tell whether it did.
+    """
     names = {cause["id"] for cause in causes}
     if names & OF_LAUNCHERS:
         names -= OF_LAUNCHERS | {"terminated"}
@@ -215,7 +227,10 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
 
 
 def _with_code(causes: list[dict], code: int | None, library: object) -> list[dict]:
-    """Return the causes, with what an exit code says if the log has no cause of this rank. C(code) is None for one that was killed."""
+    """Return the causes, with what an exit code says if the log has no cause of this rank.
+
+    C(code) is None for one that was killed.
+    """
     name = OF_CODES.get(128 + signal.SIGKILL if code is None else code)
     if not name or causes and _is_own(causes):
         return causes
@@ -224,7 +239,9 @@ def _with_code(causes: list[dict], code: int | None, library: object) -> list[di
 
 
 def _with_memory(causes: list[dict], counters: dict, library: object) -> list[dict]:
-    """Return the causes, with what the control group says of a kill: it counts those because of its limit."""
+    """Return the causes, with what the control group says of a kill: it counts those because of its
+    limit.
+    """
     names = ("out_of_memory_killed", "job_out_of_memory")
     if not counters.get("oom_kills") or not any(cause["id"] in names for cause in causes):
         return causes
@@ -246,7 +263,10 @@ def _with_memory(causes: list[dict], counters: dict, library: object) -> list[di
 
 
 def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
-    """Return lines for the log about the rank that failed first. C(what) is C(rank) or C(worker), C(fix) the key of the fix for the reader."""
+    """Return lines for the log about the rank that failed first.
+
+    C(what) is C(rank) or C(worker), C(fix) the key of the fix for the reader.
+    """
     if not failed:
         return []
     lines = [
@@ -277,7 +297,8 @@ def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
 
 
 def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool) -> int:
-    """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if only a check failed.
+    """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if
+    only a check failed.
 
     C(is_stopped) says that the runner has ended the job. Then C(code) is the reason.
     """
@@ -291,7 +312,10 @@ def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool
 
 
 def problem(what: str, host: str, row: dict, folder: str) -> str:
-    """Return how a rank failed, as a sentence, or an empty text. C(what) is C(rank) or C(worker), C(host) where it belongs."""
+    """Return how a rank failed, as a sentence, or an empty text.
+
+    C(what) is C(rank) or C(worker), C(host) where it belongs.
+    """
     name = "%s %d" % (what, row["rank"])
     log = "Log: %s/rank.%d.log" % (folder, row["rank"])
     if row["hostname"] is None:
@@ -311,7 +335,11 @@ def problem(what: str, host: str, row: dict, folder: str) -> str:
 
 
 def checksum_problems(checksums: dict) -> list[str]:
-    """Return the sentences that the parameters differ. C(checksums) has what each rank has reported, by its name, None for one that has reported nothing."""
+    """Return the sentences that the parameters differ.
+
+    C(checksums) has what each rank has reported, by its name, None for one that has reported
+    nothing.
+    """
     if len(set(checksums.values())) < 2:
         return []
     each = ", ".join(
@@ -325,8 +353,8 @@ def seen(
 ) -> tuple[dict, dict, list[str]]:
     """Return result.json's entries of a host, C(gpus) and C(fabric), and warnings.
 
-    C(requested) is the number of GPUs that the job requested there, C(devices) which ones if it has chosen them, C(found) the last line of the
-    host's watcher.
+    C(requested) is the number of GPUs that the job requested there, C(devices) which ones if it has
+    chosen them, C(found) the last line of the host's watcher.
     """
     peaks = found.get("peaks", [])
     gpus = dict(
@@ -358,7 +386,9 @@ def busy(gpus: dict) -> str:
 
 
 def moved(result: dict) -> list[str]:
-    """Return lines for the log: the metrics, and by host the bytes of the fabric and the use of the GPUs."""
+    """Return lines for the log: the metrics, and by host the bytes of the fabric and the use of the
+    GPUs.
+    """
     lines = []
     if result["metrics"]:
         lines.append("  ".join("%s %s" % item for item in sorted(result["metrics"].items())))
@@ -391,7 +421,8 @@ def write_json(path: str, value: object, mode: int = 0o600) -> None:
 def read_records(folder: str, count: int, seconds: float) -> dict[int, dict]:
     """Return the rank.N.json of C(count) ranks by N, without those that are missing.
 
-    A network file system may show a file of another host after a short delay, so there are C(seconds) for those that are missing or not complete.
+    A network file system may show a file of another host after a short delay, so there are
+    C(seconds) for those that are missing or not complete.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -5,8 +5,9 @@
 
 """Observes a host during a job: the counters of its fabric, and the use of its GPUs.
 
-It runs in training containers, so this is Python 3.6 with only the standard library. Role verify's bandwidth job uses its functions. Role train's
-runner starts P(watch) on every host of a job, and ends it by closing its input.
+It runs in training containers, so this is Python 3.6 with only the standard library. Role verify's
+bandwidth job uses its functions. Role train's runner starts P(watch) on every host of a job, and
+ends it by closing its input.
 """
 
 import glob
@@ -53,7 +54,8 @@ USAGE = (
 WORK = (USAGE[0], USAGE[1] + ",utilization.memory", USAGE[2])
 #: Percent from which a GPU counts as used. A desktop stays below.
 IN_USE = 5
-#: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi takes some hundred milliseconds of CPU with eight GPUs.
+#: Seconds between two samples: short at first, for short jobs; then longer, because nvidia-smi
+#: takes some hundred milliseconds of CPU with eight GPUs.
 FIRST_SECONDS, FIRST_LOOKS, LATER_SECONDS = 1, 10, 5
 
 
@@ -109,7 +111,9 @@ def interface_card(name, sysfs="/sys"):
 
 
 def rdma_cards(wanted, sysfs="/sys"):
-    """A card for each active port that NCCL_IB_HCA selects (names with or without a port; = for exact names, ^ to exclude)."""
+    """A card for each active port that NCCL_IB_HCA selects (names with or without a port; = for
+    exact names, ^ to exclude).
+    """
     cards = []
     names = [entry.partition(":")[::2] for entry in wanted.lstrip("=^").split(",") if entry]
     for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
@@ -150,7 +154,10 @@ def is_infiniband(name, sysfs="/sys"):
 
 
 def cards_of(environment, with_gpus, sysfs="/sys"):
-    """(cards, interface) for the data of ranks with this environment. NCCL uses RDMA if possible; Gloo uses only the interface."""
+    """(cards, interface) for the data of ranks with this environment.
+
+    NCCL uses RDMA if possible; Gloo uses only the interface.
+    """
     interface = (
         environment.get("NCCL_SOCKET_IFNAME" if with_gpus else "GLOO_SOCKET_IFNAME", "")
         .lstrip("=")
@@ -165,7 +172,9 @@ def cards_of(environment, with_gpus, sysfs="/sys"):
 
 
 def card_counters(cards, sysfs="/sys"):
-    """Bytes that each card has sent and received over all of its ports, by its name; None for a card without counters."""
+    """Bytes that each card has sent and received over all of its ports, by its name; None for a
+    card without counters.
+    """
     found = {}
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
         folders = (
@@ -192,7 +201,8 @@ def counters(cards, sysfs="/sys"):
     return [sum(card[way] for card in found) for way in (0, 1)]
 
 
-#: Counters of lost data, below the folder of an interface and of an RDMA port. Counters of congestion and of flow control are no loss.
+#: Counters of lost data, below the folder of an interface and of an RDMA port. Counters of
+#: congestion and of flow control are no loss.
 LOST = (
     "statistics/rx_crc_errors",
     "statistics/rx_dropped",
@@ -214,9 +224,11 @@ LOST_RDMA = (
 
 
 def losses(cards, sysfs="/sys", proc="/proc"):
-    """Counters of TCP's segments (C(tcp): sent, resent) and of lost data by card, and the MTU of each interface, as far as they can be read.
+    """Counters of TCP's segments (C(tcp): sent, resent) and of lost data by card, and the MTU of
+    each interface, as far as they can be read.
 
-    TCP's counters are of all connections of the host, or of the container if it has a network of its own.
+    TCP's counters are of all connections of the host, or of the container if it has a network of
+    its own.
     """
     found = {"tcp": _segments(proc), "cards": {}, "mtu": {}}
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
@@ -236,7 +248,10 @@ def losses(cards, sysfs="/sys", proc="/proc"):
 
 
 def _segments(proc):
-    """Return how many segments TCP has sent, and how many of them again. Empty if the kernel does not say."""
+    """Return how many segments TCP has sent, and how many of them again.
+
+    Empty if the kernel does not say.
+    """
     lines = [line.split() for line in read(os.path.join(proc, "net/snmp")).splitlines()]
     tcp = [words[1:] for words in lines if words[:1] == ["Tcp:"]]
     values = dict(zip(*tcp[:2])) if len(tcp) > 1 else {}
@@ -248,7 +263,8 @@ def _segments(proc):
 def seen_gpus(requested, devices, peaks):
     """A job's GPUs on one host: requested, busy (None if unknown), and the idle ones by number.
 
-    C(requested) is how many the job was to use, C(devices) which ones if they were chosen by number, C(peaks) the highest use of each in percent.
+    C(requested) is how many the job was to use, C(devices) which ones if they were chosen by
+    number, C(peaks) the highest use of each in percent.
     """
     numbers = [int(device) for device in devices if device.isdigit() and int(device) < len(peaks)]
     # With a selection by UUID, or without one, the numbers are unknown.
@@ -297,9 +313,11 @@ class _Gpus(threading.Thread):
 
 
 def memory(root="/sys/fs/cgroup", own="/proc/self/cgroup", killed=0):
-    """Return limit and peak in bytes, None if there is none, and oom_kills, of the control groups around this process. The smallest limit counts.
+    """Return limit and peak in bytes, None if there is none, and oom_kills, of the control groups
+    around this process. The smallest limit counts.
 
-    The kernel counts a kill in the group whose limit was reached and in those above it. C(killed) were counted before: a container lives longer than a job.
+    The kernel counts a kill in the group whose limit was reached and in those above it. C(killed)
+    were counted before: a container lives longer than a job.
     """
     found = {"limit": None, "peak": None, "oom_kills": 0}
     for line in read(own).splitlines():
@@ -333,7 +351,8 @@ def _add_group(found, folder, files):
 
 
 def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
-    """Return the seconds of CPU and the bytes of memory that the job of Slurm around this process has used on this host, None where that is not known.
+    """Return the seconds of CPU and the bytes of memory that the job of Slurm around this process
+    has used on this host, None where that is not known.
 
     Only Slurm's group of the job is meant: others also hold processes of other jobs.
     """
@@ -380,7 +399,9 @@ def _watched_cards(with_gpus, sysfs):
 
 
 def _grown(before, now):
-    """Return the bytes sent and received since the first reading, [None, None] if that is not known."""
+    """Return the bytes sent and received since the first reading, [None, None] if that is not
+    known.
+    """
     grown = [late - early for late, early in zip(now, before)] if now and before else [None, None]
     if None not in grown and min(grown) < 0:
         # The counters restart at 0 after a reload of the driver.
@@ -389,7 +410,9 @@ def _grown(before, now):
 
 
 def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
-    """Write the observations as one line of JSON repeatedly until the input ends, and once more then."""
+    """Write the observations as one line of JSON repeatedly until the input ends, and once more
+    then.
+    """
     source, sink = source or sys.stdin, sink or sys.stdout
     cards = _watched_cards(with_gpus, sysfs)
     before = counters(cards, sysfs)

@@ -1,7 +1,8 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs one training job from the head: starts it, watches it, ends all of its ranks on every host, and writes result.json.
+"""Runs one training job from the head: starts it, watches it, ends all of its ranks on every host,
+and writes result.json.
 
 trainyard-job run            run the job described as JSON in the environment variable TRAINYARD_JOB
 trainyard-job finish         clean up if "run" did not end by itself (called by systemd)
@@ -67,14 +68,16 @@ WATCH_SECONDS = 3
 NCCL_BYTES, NCCL_LOGS = 1 << 20, 64
 # In the job's folder.
 HOST_FILE = "hosts"
-# Largest job.log. Each rank's output is complete in its own log, and on a terminal nobody reads more. Lines of the launcher stand nowhere else.
+# Largest job.log. Each rank's output is complete in its own log, and on a terminal nobody reads
+# more. Lines of the launcher stand nowhere else.
 LOG_BYTES, LAUNCHER_LINES = 16 << 20, 500
 RANK_LINE = re.compile(rb"\[\d+ \S+\] ")
 # The last line of a rank that failed, from rank.py.
 RANK_END = re.compile(rb"\[(\d+) \S+\] trainyard: rank ended with exit code \d+$")
 SHORTENED = "earlier lines of the ranks were removed here. The output of each rank is complete in rank.N.log"
 
-# Ends all processes with the job's ID in their environment. It also runs in the training containers, so it is Python 3.6.
+# Ends all processes with the job's ID in their environment. It also runs in the training
+# containers, so it is Python 3.6.
 SWEEP = r"""
 import os, signal, sys, time
 mark = b"TRAINYARD_JOB_ID=" + sys.argv[1].encode()
@@ -109,8 +112,8 @@ print(len(asked))
 sys.exit(1 if alive else 0)
 """
 
-# Prints the version of a Python package from its files, because importing a framework takes seconds. It also runs in the training containers, so it is
-# Python 3.6.
+# Prints the version of a Python package from its files, because importing a framework takes
+# seconds. It also runs in the training containers, so it is Python 3.6.
 VERSION = r"""
 import importlib.util, os, re, sys
 spec = importlib.util.find_spec(sys.argv[1])
@@ -126,7 +129,8 @@ for folder in spec.submodule_search_locations or [] if spec else []:
 
 # Modules of a watcher, which reads them from its input, so that no file is written on a host.
 WATCH_FILES = ("_bandwidth", "_job_watch")
-# Starts the ranks of MindSpore on a host. The job's folder has copies, because msrun calls the first again in the containers.
+# Starts the ranks of MindSpore on a host. The job's folder has copies, because msrun calls the
+# first again in the containers.
 LAUNCH_FILE, LAUNCH_FILES = "trainyard_launch.py", ("trainyard_launch.py", "_launchers.py")
 # The devices that CANN shows the ranks of a host, as numbers of the host.
 NPUS = "ASCEND_RT_VISIBLE_DEVICES"
@@ -148,7 +152,9 @@ class JobError(Exception):
 
 
 def resolve(spec, cluster):
-    """Return the job's hosts in rank order: name, slots and network settings from the specification, address from the cluster's file."""
+    """Return the job's hosts in rank order: name, slots and network settings from the
+    specification, address from the cluster's file.
+    """
     known = {host["name"]: host for host in cluster["hosts"]}
     on_fabric = spec["network"].get("addresses", {})
     hosts = []
@@ -189,7 +195,9 @@ def own_environment(spec, job_dir):
 
 
 def master_address(spec, hosts):
-    """Return the rendezvous address of torchrun, on the fabric network if the specification requests it, otherwise on the cluster network."""
+    """Return the rendezvous address of torchrun, on the fabric network if the specification
+    requests it, otherwise on the cluster network.
+    """
     return hosts[0]["fabric_address" if spec.get("master_on_fabric") else "address"]
 
 
@@ -215,13 +223,16 @@ def through_ssh(spec: dict, host: dict, variables: dict, command: list) -> list:
 def on_head(
     spec: dict, container: str, image_environment: list, environment: dict, command: list
 ) -> list:
-    """Return the command that runs another one in the head's container, with these variables and those of its image.
+    """Return the command that runs another one in the head's container, with these variables and
+    those of its image.
 
-    C(docker exec) adds the head's host name, which horovodrun sends to all ranks, so the environment is a new one.
+    C(docker exec) adds the head's host name, which horovodrun sends to all ranks, so the
+    environment is a new one.
     """
     variables = {"HOME": "/root"}
     variables.update(pair.split("=", 1) for pair in image_environment)
-    # horovodrun writes the environment into command lines, which every user can read. Ranks on other hosts get the proxies from their login.
+    # horovodrun writes the environment into command lines, which every user can read. Ranks on
+    # other hosts get the proxies from their login.
     variables = {
         name: value
         for name, value in variables.items()
@@ -233,9 +244,12 @@ def on_head(
 
 
 def launcher_command(spec: dict, host: dict, job: dict, job_dir: str) -> tuple:
-    """Return (variables, command) of the launcher on a host. C(job) is what P(launch_description) returned.
+    """Return (variables, command) of the launcher on a host.
 
-    docker0 has the same address on every host, so an automatic search for a common interface may find it. So each launcher gets the interfaces.
+    C(job) is what P(launch_description) returned.
+
+    docker0 has the same address on every host, so an automatic search for a common interface may
+    find it. So each launcher gets the interfaces.
     """
     launcher = _launchers.LAUNCHERS[spec["launcher"]]
     variables = ranks_environment(spec, host, job_dir)
@@ -248,7 +262,9 @@ def launcher_command(spec: dict, host: dict, job: dict, job_dir: str) -> tuple:
 
 
 def launch_description(spec, hosts, index, ports, job_dir, rank_table=""):
-    """Return the job for _launchers and trainyard-launch on host number `index`: the ranks of all hosts, and where they connect and leave their files."""
+    """Return the job for _launchers and trainyard-launch on host number `index`: the ranks of all
+    hosts, and where they connect and leave their files.
+    """
     wanted = spec.get("mindspore", {})
     devices = [
         int(number)
@@ -294,7 +310,10 @@ def watch_program(sources, with_gpus):
 
 
 def one_program(sources: list, call: str) -> str:
-    """Return one program with the texts of several modules, so that no file is written on the host. It calls a function of the last one."""
+    """Return one program with the texts of several modules, so that no file is written on the host.
+
+    It calls a function of the last one.
+    """
     lines = ["import os, sys, types", "os.nice(10)"]
     for name, text in sources:
         lines += [
@@ -318,7 +337,10 @@ def read_sources(names: tuple) -> list:
 
 
 def watch_command(spec, host, size):
-    """Return the command that watches a host, in its container. It has the job's ID in its environment, as the ranks have, so the sweep also ends it."""
+    """Return the command that watches a host, in its container.
+
+    It has the job's ID in its environment, as the ranks have, so the sweep also ends it.
+    """
     told = {
         name: value
         for name, value in dict(host["network"], **spec["environment"]).items()
@@ -333,7 +355,9 @@ def watch_command(spec, host, size):
 
 
 def nccl_log(spec, job_dir):
-    """Return the variables that make NCCL log its connections into the job's folder, or nothing if the user configured NCCL's log."""
+    """Return the variables that make NCCL log its connections into the job's folder, or nothing if
+    the user configured NCCL's log.
+    """
     if not any(wanted["count"] for wanted in spec.get("watch", {}).values()) or any(
         name.startswith("NCCL_DEBUG") for name in spec["environment"]
     ):
@@ -346,7 +370,10 @@ def nccl_log(spec, job_dir):
 
 
 def watched(spec, seen):
-    """Return result.json's gpus and fabric by host, and warnings. C(seen) has the last line of each watcher, or C(said) with the reason if there is none."""
+    """Return result.json's gpus and fabric by host, and warnings.
+
+    C(seen) has the last line of each watcher, or C(said) with the reason if there is none.
+    """
     gpus, fabric, warnings = {}, {}, []
     for host in sorted(spec.get("watch", {})):
         wanted = spec["watch"][host]
@@ -376,7 +403,9 @@ def strip_prefix(line):
 
 
 def rank_rows(places, hosts, records):
-    """Return what is known of the ranks. `host` is the host with the cluster address that the rank found on its machine."""
+    """Return what is known of the ranks. `host` is the host with the cluster address that the rank
+    found on its machine.
+    """
     owner = {host["address"]: host["name"] for host in hosts}
     rows = []
     for place in places:
@@ -494,7 +523,9 @@ def sweep_host(job_id, host, is_head):
 
 
 def sweep(job_id, cluster, names=None):
-    """End the job's processes on its hosts in parallel, and always on the head, where the launcher ran. Return the problems."""
+    """End the job's processes on its hosts in parallel, and always on the head, where the launcher
+    ran. Return the problems.
+    """
     hosts = [
         host
         for host in cluster["hosts"]
@@ -665,7 +696,8 @@ class Allocation:
         self.process.stdin.close()
         if not self.granted.is_set():
             self.process.terminate()
-        # While slurmctld does not answer, salloc tries again. Killed, it would leave the hosts taken.
+        # While slurmctld does not answer, salloc tries again. Killed, it would leave the hosts
+        # taken.
         self.process.wait()
 
 
@@ -730,7 +762,9 @@ class Job(object):
         return json.loads(environment)
 
     def version(self, package, command):
-        """Return the version of a package in the container of the command, or None if it is not known. The launcher then reports a missing package."""
+        """Return the version of a package in the container of the command, or None if it is not
+        known. The launcher then reports a missing package.
+        """
         try:
             done = subprocess.run(
                 command + ["python3", "-", package],
@@ -748,7 +782,9 @@ class Job(object):
         return version
 
     def master_port(self):
-        """Return the rendezvous port of torchrun: the requested one, or a free one, which differs for parallel jobs."""
+        """Return the rendezvous port of torchrun: the requested one, or a free one, which differs
+        for parallel jobs.
+        """
         asked = int(self.spec.get("master_port") or 0)
         on_head = self.hosts[0]["name"] == self.cluster["head"]
         if asked and not on_head:
@@ -767,7 +803,10 @@ class Job(object):
             return probe.getsockname()[1]
 
     def mpi_version(self) -> None:
-        """Note the version of Open MPI in the head's container. Another MPI takes none of the options."""
+        """Note the version of Open MPI in the head's container.
+
+        Another MPI takes none of the options.
+        """
         name = self.cluster["container"]
         try:
             done = subprocess.run(
@@ -822,7 +861,9 @@ class Job(object):
         return on_head(self.spec, container, environment, variables, command)
 
     def prepare_mindspore(self) -> str:
-        """Copy into the job's folder what its containers read, and return the path of the rank table or an empty text."""
+        """Copy into the job's folder what its containers read, and return the path of the rank
+        table or an empty text.
+        """
         folder = os.path.dirname(os.path.abspath(__file__))
         for source in [os.path.join(folder, name) for name in LAUNCH_FILES]:
             try:
@@ -868,7 +909,10 @@ class Job(object):
         return self.allocation is not None and self.allocation.has_ended()
 
     def code_of(self, codes, deadline):
-        """Return the launchers' exit code, or None while they run. C(codes) has that of each, None of one that runs."""
+        """Return the launchers' exit code, or None while they run.
+
+        C(codes) has that of each, None of one that runs.
+        """
         bad = [each for each in codes if each]
         if self.stopped or self.was_taken_back():
             return STOPPED
@@ -882,7 +926,10 @@ class Job(object):
         return TIMED_OUT if deadline and time.monotonic() > deadline else None
 
     def launch(self):
-        """Return the launcher's exit code. With several launchers, return as soon as one fails, with its code."""
+        """Return the launcher's exit code.
+
+        With several launchers, return as soon as one fails, with its code.
+        """
         children = []
         for command in self.commands():
             child = subprocess.Popen(
@@ -965,7 +1012,9 @@ class Job(object):
         self.seen = {watcher.name: watcher.end(deadline) for watcher in self.watchers}
 
     def nccl_transport(self):
-        """Return the kinds of connections in NCCL's log, which is in separate files or in the ranks' logs."""
+        """Return the kinds of connections in NCCL's log, which is in separate files or in the
+        ranks' logs.
+        """
         names = sorted(os.listdir(self.job_dir))
         logs = [name for name in names if name.startswith("nccl.")] or [
             name for name in names if re.match(r"rank\.\d+\.log$", name)
@@ -979,7 +1028,10 @@ class Job(object):
         return sorted(found)
 
     def what_was_seen(self):
-        """Return result.json's gpus, fabric, nccl_transport and warnings. They do not affect the verdict, and a job does not fail without them."""
+        """Return result.json's gpus, fabric, nccl_transport and warnings.
+
+        They do not affect the verdict, and a job does not fail without them.
+        """
         found = {"gpus": {}, "fabric": {}, "nccl_transport": [], "warnings": []}
         if self.spec.get("watch"):
             try:
@@ -1051,7 +1103,10 @@ class Job(object):
         return result["exit_code"]
 
     def first_failed(self, rows):
-        """Return result.json's entry of the rank that failed first, with its causes. The job's result does not depend on it."""
+        """Return result.json's entry of the rank that failed first, with its causes.
+
+        The job's result does not depend on it.
+        """
         for place, row in zip(self.places, rows):
             row["host"] = row["host"] or place["host"]
         memory = {name: found.get("memory") for name, found in self.seen.items()}

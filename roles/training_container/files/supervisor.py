@@ -1,13 +1,16 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the services of the training container beside its sshd. The entrypoint of the image starts it.
+"""Runs the services of the training container beside its sshd.
+
+The entrypoint of the image starts it.
 
     supervisor FOLDER    keeps the services of config.json, which is beside this program, running; FOLDER gets status.json
 
-It notices a new config.json, token or certificate by itself, and restarts the services that they concern. A service has to stay in the foreground. It may
-listen on its own address and on loopback addresses only, because the container has the network of the host.
-This runs in training images, so it is Python 3.6 with only the standard library.
+It notices a new config.json, token or certificate by itself, and restarts the services that they
+concern. A service has to stay in the foreground. It may listen on its own address and on loopback
+addresses only, because the container has the network of the host. This runs in training images, so
+it is Python 3.6 with only the standard library.
 """
 
 import contextlib
@@ -26,9 +29,11 @@ import services
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LOOK_SECONDS = 0.5
-#: Until a service that has ended is started again, and until one that does not end by itself is killed.
+#: Until a service that has ended is started again, and until one that does not end by itself is
+#: killed.
 RESTART_SECONDS, STOP_SECONDS = 2, 8
-#: Seconds between two looks at the sockets of a service that is ready. Until then every look counts.
+#: Seconds between two looks at the sockets of a service that is ready. Until then every look
+#: counts.
 SOCKET_SECONDS = 5
 #: In the environment of a service and of all that it starts.
 MARK = "TRAINYARD_SERVICE"
@@ -60,7 +65,9 @@ def listeners(table):
 
 
 def judged(sockets, address, port):
-    """Return (whether one of the sockets is that of the service, a text about one that is open to others, or '')."""
+    """Return (whether one of the sockets is that of the service, a text about one that is open to
+    others, or '').
+    """
     own = ipaddress.ip_address(address)
     opened = sorted(
         "%s port %d" % socket
@@ -158,7 +165,10 @@ class Service:
         self.start_at, self.look_at = 0.0, 0.0
 
     def jupyter(self, token):
-        """Return the command line of Jupyter, whose settings are in a file with the token. It is empty if the image has no Jupyter."""
+        """Return the command line of Jupyter, whose settings are in a file with the token.
+
+        It is empty if the image has no Jupyter.
+        """
         found = [name for name in services.JUPYTER if services.has(name[0])]
         if not found:
             return []

@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The step of the image build that builds nccl-tests with the image's own NCCL and CUDA, and with its MPI if it has one.
+"""The step of the image build that builds nccl-tests with the image's own NCCL and CUDA, and with
+its MPI if it has one.
 
-Runs in the Python of the base image, 3.6 or newer. The same folder has steps.py, the program of role nccl_tests and its modules.
+Runs in the Python of the base image, 3.6 or newer. The same folder has steps.py, the program of
+role nccl_tests and its modules.
 """
 
 import glob
@@ -31,7 +33,9 @@ def nccl_home(cuda_home):
 
 
 def mpi_home(mpirun):
-    """Return the folder of this mpirun's MPI, or an empty string without mpirun. nccl-tests then cannot run on several hosts."""
+    """Return the folder of this mpirun's MPI, or an empty string without mpirun. nccl-tests then
+    cannot run on several hosts.
+    """
     if not mpirun:
         return ""
     # Debian's mpirun is in /usr/bin, and its header is in the second folder.
@@ -82,7 +86,8 @@ def main():
     try:
         programs = tests.build(asked, work)
         tests.prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
-        # The first folder of the image's PATH, because nccl-tests of the base may be built with another NCCL.
+        # The first folder of the image's PATH, because nccl-tests of the base may be built with
+        # another NCCL.
         folder = os.path.join(steps.LIBRARY, "bin")
         for program in programs:
             shutil.copy2(program, folder)

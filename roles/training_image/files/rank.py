@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs the command of one rank and records where it ran, how it ended and what it printed.
 
-All launchers start every rank of a job through this file. It writes rank.N.log (the unchanged output) and rank.N.json into TRAINYARD_JOB_DIR.
-rank.N.json is written at the start and at the end, so that a killed rank is also recorded. The command can report a checksum and metrics by
-writing a JSON object to the path in TRAINYARD_RANK_REPORT. Python 3.6, for old training images.
+All launchers start every rank of a job through this file. It writes rank.N.log (the unchanged
+output) and rank.N.json into TRAINYARD_JOB_DIR. rank.N.json is written at the start and at the end,
+so that a killed rank is also recorded. The command can report a checksum and metrics by writing a
+JSON object to the path in TRAINYARD_RANK_REPORT. Python 3.6, for old training images.
 """
 
 import ctypes
@@ -34,7 +35,9 @@ def first_of(environment, *names):
 
 
 def place(environment):
-    """Return (rank, slot on this host, world size) from the variables of torchrun, Horovod, Open MPI or MPICH."""
+    """Return (rank, slot on this host, world size) from the variables of torchrun, Horovod, Open
+    MPI or MPICH.
+    """
     return (
         first_of(environment, "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"),
         first_of(
@@ -49,13 +52,19 @@ def place(environment):
 
 
 def container_id(mountinfo):
-    """Return the container's ID. Docker mounts hosts, hostname and resolv.conf from a folder with this name. With the host network nothing else shows it."""
+    """Return the container's ID.
+
+    Docker mounts hosts, hostname and resolv.conf from a folder with this name. With the host
+    network nothing else shows it.
+    """
     found = re.search(r"/containers/([0-9a-f]{64})/", mountinfo)
     return found.group(1) if found else None
 
 
 def local_addresses(fib_trie):
-    """Return the IPv4 addresses of this machine, which show where a rank ran, independently of the launcher's settings."""
+    """Return the IPv4 addresses of this machine, which show where a rank ran, independently of the
+    launcher's settings.
+    """
     addresses = set()
     last = None
     for line in fib_trie.splitlines():
@@ -76,7 +85,8 @@ def read(path):
 
 
 def oom_kills(vmstat):
-    """Return how many processes the kernel of this host has killed since its boot because memory was full, in a control group or on the host.
+    """Return how many processes the kernel of this host has killed since its boot because memory
+    was full, in a control group or on the host.
 
     None if the kernel does not count them (before Linux 4.13).
     """
@@ -92,11 +102,14 @@ def write_json(path, value):
 
 
 def in_own_group():
-    """Create a process group, so that a signal reaches all processes of the command, and end with this process, even after SIGKILL.
+    """Create a process group, so that a signal reaches all processes of the command, and end with
+    this process, even after SIGKILL.
 
-    An aborted rank leaves no core file, which is as large as its memory and may be on the share. The command may raise the limit.
+    An aborted rank leaves no core file, which is as large as its memory and may be on the share.
+    The command may raise the limit.
 
-    Other processes of the same user may read the stack of a rank that hangs, where kernel.yama.ptrace_scope is 1, as on Ubuntu.
+    Other processes of the same user may read the stack of a rank that hangs, where
+    kernel.yama.ptrace_scope is 1, as on Ubuntu.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.setpgid(0, 0)
@@ -106,7 +119,9 @@ def in_own_group():
 
 
 def end_without_launcher(child, launcher):
-    """End the rank if its launcher has ended, because it would keep the launcher's ssh connection open."""
+    """End the rank if its launcher has ended, because it would keep the launcher's ssh connection
+    open.
+    """
     while os.getppid() == launcher:
         time.sleep(0.5)
     pass_on(child, signal.SIGTERM)
@@ -123,7 +138,9 @@ def pass_on(child, number):
 
 
 def copy_output(child, log, prefix):
-    """Write the output unchanged to the log, and complete lines with the rank as prefix to the launcher."""
+    """Write the output unchanged to the log, and complete lines with the rank as prefix to the
+    launcher.
+    """
     source = child.stdout.fileno()
     pending = b""
     while True:
@@ -216,7 +233,8 @@ def main():
         facts["report"] = None
     write_json(base + ".json", facts)
     if facts["exit_code"]:
-        # The runner takes the order of the ends from the time at which it gets this line, because the clocks of hosts differ.
+        # The runner takes the order of the ends from the time at which it gets this line, because
+        # the clocks of hosts differ.
         sys.stdout.buffer.write(
             b"%strainyard: rank ended with exit code %d\n" % (prefix, facts["exit_code"])
         )

@@ -2,9 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The steps of the image build. Each RUN of the Dockerfile calls one, with its arguments in arguments.json.
+"""The steps of the image build.
 
-Runs in the Python of the base image, 3.6 or newer. The files of the site are mounted at /etc/trainyard/site. Each of them may be absent.
+Each RUN of the Dockerfile calls one, with its arguments in arguments.json.
+
+Runs in the Python of the base image, 3.6 or newer. The files of the site are mounted at
+/etc/trainyard/site. Each of them may be absent.
 """
 
 import base64
@@ -38,7 +41,9 @@ class StepError(Exception):
 
 
 def site(name):
-    """Return the path of a file of the site, or None if it does not exist or is empty (an earlier mount of the builder leaves an empty file)."""
+    """Return the path of a file of the site, or None if it does not exist or is empty (an earlier
+    mount of the builder leaves an empty file).
+    """
     path = os.path.join(SITE, name)
     return path if os.path.isfile(path) and os.path.getsize(path) else None
 
@@ -83,7 +88,10 @@ def run(command, environment=None):
 
 
 def run_noisy(command, environment):
-    """Show the output of a compilation without the long command lines of the compiler. After a failure, show the last lines in full."""
+    """Show the output of a compilation without the long command lines of the compiler.
+
+    After a failure, show the last lines in full.
+    """
     print("+ " + " ".join(command), flush=True)
     last = collections.deque(maxlen=80)
     with subprocess.Popen(
@@ -117,7 +125,8 @@ def installed(package):
 
 
 APT = "/etc/apt"
-# The content of NVIDIA's cuda-repository-pin-600, which prefers its packages over those of the distribution.
+# The content of NVIDIA's cuda-repository-pin-600, which prefers its packages over those of the
+# distribution.
 VENDOR_PIN = "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 600\n"
 
 
@@ -143,7 +152,9 @@ def write_or_remove(path, content):
 
 
 def lists_without(unwanted, folder=APT):
-    """Return [(path, old content, content without the unwanted entries or None, their URIs)] for the lists that have such entries."""
+    """Return [(path, old content, content without the unwanted entries or None, their URIs)] for
+    the lists that have such entries.
+    """
     import apt_sources
 
     architecture = answer(["dpkg", "--print-architecture"], r"^(\S+)") or ""
@@ -176,9 +187,11 @@ def keys_of(content):
 
 
 def remove_retired(vendor, folder=APT):
-    """Remove NVIDIA's former repositories and keys that break every apt-get update in this image, as role package_sources does on hosts.
+    """Remove NVIDIA's former repositories and keys that break every apt-get update in this image,
+    as role package_sources does on hosts.
 
-    These are the withdrawn key, entries of places that no longer exist, and entries of CUDA's repository for which no current NVIDIA key is trusted.
+    These are the withdrawn key, entries of places that no longer exist, and entries of CUDA's
+    repository for which no current NVIDIA key is trusted.
     """
     current = set(vendor["fingerprints"])
     trusted = set()
@@ -228,7 +241,10 @@ def remove_retired(vendor, folder=APT):
 
 
 def apt_settings(temporary):
-    """Write apt.conf with the site's settings to a folder. Return the folder of the sources that apt reads."""
+    """Write apt.conf with the site's settings to a folder.
+
+    Return the folder of the sources that apt reads.
+    """
     sources = "/etc/apt/sources.list.d"
     settings = [
         'Acquire::Retries "3";',
@@ -239,7 +255,8 @@ def apt_settings(temporary):
         with open(site("apt.conf")) as stream:
             settings.append(stream.read())
     if site("apt.sources"):
-        # The site's repositories replace those of the base. The repositories of this step are added.
+        # The site's repositories replace those of the base. The repositories of this step are
+        # added.
         sources = temporary
         settings += ['Dir::Etc::SourceList "/dev/null";', 'Dir::Etc::SourceParts "%s";' % sources]
         with open(site("apt.sources")) as stream:
@@ -266,7 +283,10 @@ def write_key(repository, number, folder):
 
 @contextlib.contextmanager
 def apt(repositories=(), pin=""):
-    """Yield a function that runs apt-get with the site's settings. Afterwards the settings and apt's downloads are removed."""
+    """Yield a function that runs apt-get with the site's settings.
+
+    Afterwards the settings and apt's downloads are removed.
+    """
     if not shutil.which("apt-get"):
         raise StepError(
             "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed"
@@ -285,7 +305,8 @@ def apt(repositories=(), pin=""):
 
     try:
         if repositories and sources != temporary:
-            # If two entries for one repository have different keys, apt rejects both, and everything else.
+            # If two entries for one repository have different keys, apt rejects both, and
+            # everything else.
             places = repository_places(repositories)
             aside = lists_without(lambda entry: entry["location"] in places)
             for path, _before, content, gone in aside:
@@ -331,7 +352,9 @@ def indented_line(line):
 
 
 def keys_as_files(text, folder):
-    """Move the keys in the sources to files and return (sources, [(name, key)]). apt before 2.3 does not support keys in the deb822 text."""
+    """Move the keys in the sources to files and return (sources, [(name, key)]). apt before 2.3
+    does not support keys in the deb822 text.
+    """
     keys = []
 
     def move(found):
@@ -406,12 +429,14 @@ def step_apt(arguments):
 
 # --- Python packages ---
 
-# Older versions do not support wheels for manylinux_2_17 (such as cmake's) and would compile them. Versions before 10 have no --no-build-isolation.
+# Older versions do not support wheels for manylinux_2_17 (such as cmake's) and would compile them.
+# Versions before 10 have no --no-build-isolation.
 PIP_NEEDED = (20, 3)
 
 
 def pip(*arguments, runner=run, **variables):
-    # PIP_NO_CACHE_DIR: pip before 19 reads 1 as the name of a folder and fails. 0 disables the cache in all versions.
+    # PIP_NO_CACHE_DIR: pip before 19 reads 1 as the name of a folder and fails. 0 disables the
+    # cache in all versions.
     environment = dict(
         os.environ,
         PIP_BREAK_SYSTEM_PACKAGES="1",
@@ -425,7 +450,11 @@ def pip(*arguments, runner=run, **variables):
 
 
 def pip_install(variable, packages, *options, **variables):
-    """Install the packages of a variable. After a failure the message names the variable, because its default may not suit the Python of this base."""
+    """Install the packages of a variable.
+
+    After a failure the message names the variable, because its default may not suit the Python of
+    this base.
+    """
     try:
         pip("install", *(list(options) + wheels() + packages), **variables)
     except subprocess.CalledProcessError:
@@ -443,7 +472,10 @@ def wheels():
 
 @contextlib.contextmanager
 def newer_pip(packages):
-    """If the pip of the base is too old, use a newer one during a step. The image keeps the pip of the base."""
+    """If the pip of the base is too old, use a newer one during a step.
+
+    The image keeps the pip of the base.
+    """
     found = answer([sys.executable, "-m", "pip", "--version"], r"^pip (\d+(?:\.\d+)*)")
     if not packages or not found or tuple(numbers(found)) >= PIP_NEEDED:
         yield
@@ -478,7 +510,9 @@ def step_python(arguments):
 
 
 def step_nccl(arguments):
-    """Install exactly this version of both packages in one transaction, because the versions must be equal."""
+    """Install exactly this version of both packages in one transaction, because the versions must
+    be equal.
+    """
     version = arguments["version"]
     if not version:
         print(
@@ -534,7 +568,10 @@ def step_nccl(arguments):
 
 
 def numbers(version):
-    """Return the release part of a version as numbers. NGC's 2.6.0a0+df5bbc09d1 counts as 2.6.0, because it has the same headers."""
+    """Return the release part of a version as numbers.
+
+    NGC's 2.6.0a0+df5bbc09d1 counts as 2.6.0, because it has the same headers.
+    """
     return [int(part) for part in re.match(r"v?(\d+(?:\.\d+)*)", version).group(1).split(".")]
 
 
@@ -584,7 +621,8 @@ def distribution(names):
     try:
         from importlib import metadata
     except ImportError:
-        # Python 3.6 and 3.7. pkg_resources needs setuptools, which may be missing (python3-pip of Ubuntu 18.04 does not install it).
+        # Python 3.6 and 3.7. pkg_resources needs setuptools, which may be missing (python3-pip of
+        # Ubuntu 18.04 does not install it).
         return next((version for version in map(distribution_on_path, names) if version), None)
     for name in names:
         try:
@@ -595,7 +633,9 @@ def distribution(names):
 
 
 def distribution_on_path(name):
-    """Return the version of a Python distribution from its metadata in the folders of sys.path, or None."""
+    """Return the version of a Python distribution from its metadata in the folders of sys.path, or
+    None.
+    """
     wanted = re.sub(r"[-_.]+", "-", name).lower()
     for folder in sys.path:
         for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(
@@ -710,7 +750,10 @@ def fetch_source(arguments, temporary):
 
 
 def stub_libraries(temporary):
-    """Create a folder with the toolkit's stubs of the driver libraries. A build has no driver, but programs linked to it must load."""
+    """Create a folder with the toolkit's stubs of the driver libraries.
+
+    A build has no driver, but programs linked to it must load.
+    """
     home = cuda_home()
     folder = os.path.join(temporary, "stubs")
     os.makedirs(folder)
@@ -724,7 +767,10 @@ def stub_libraries(temporary):
 
 
 def build_tag(arguments: dict, versions: dict, variables: dict) -> str:
-    """Return a hash of what the compilation depends on, in the form of a wheel's build tag. Packages of the image count, for their headers and libraries."""
+    """Return a hash of what the compilation depends on, in the form of a wheel's build tag.
+
+    Packages of the image count, for their headers and libraries.
+    """
     packages = ""
     if shutil.which("dpkg-query"):
         packages = subprocess.check_output(["dpkg-query", "--show"], universal_newlines=True)
@@ -744,7 +790,9 @@ def build_tag(arguments: dict, versions: dict, variables: dict) -> str:
 
 
 def install_compiled(tag: str) -> bool:
-    """Install the wheel of these inputs from the site's folder of wheels, and return whether there is one. The lab keeps Horovod's (lab/images.py)."""
+    """Install the wheel of these inputs from the site's folder of wheels, and return whether there
+    is one. The lab keeps Horovod's (lab/images.py).
+    """
     for path in glob.glob(os.path.join(HERE, "wheels", "horovod-*-%s-*.whl" % tag)):
         print("Horovod was compiled from the same inputs before: " + path, flush=True)
         try:
@@ -783,7 +831,8 @@ def step_horovod(arguments):
 
 
 def compile_horovod(arguments, temporary):
-    # Before the tools, because pip would use one of them (packaging) as installed, and it is not part of the finished image.
+    # Before the tools, because pip would use one of them (packaging) as installed, and it is not
+    # part of the finished image.
     dependencies = [
         package
         for package in arguments["dependencies"]
@@ -792,7 +841,8 @@ def compile_horovod(arguments, temporary):
     if dependencies:
         pip_install("training_image_horovod_dependencies", dependencies)
 
-    # The build tools are in a separate folder, so that none is left in the image and no installed version changes.
+    # The build tools are in a separate folder, so that none is left in the image and no installed
+    # version changes.
     tools = os.path.join(temporary, "tools")
     # Constraints of the base (NGC has them) are for its own packages.
     pip_install(

@@ -1,16 +1,21 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures PyTorch's all-reduce over the hosts of a job: each host alone, all together, and, if they are too slow, searches for the slow host or link.
+"""Measures PyTorch's all-reduce over the hosts of a job: each host alone, all together, and, if
+they are too slow, searches for the slow host or link.
 
-One job does everything, because starting a job takes longer than a measurement. Every rank waits for rank 0, which selects the ranks of each measurement. These
-form their own process group. Ranks meet in torchrun's store and never in a group of all, so that a pair that cannot connect does not stop the others.
-With GPUs the job uses NCCL's all-reduce with one rank per GPU. Without GPUs it uses Gloo's with two ranks per host: both measure the host alone, and one takes
-part in measurements over the network. Then all ranks work once more and are watched. The fabric's counters, the GPUs and NCCL's log of its connections show
-whether the data took the expected path. The plan is in TRAINYARD_BANDWIDTH (JSON in base64, because it passes through several shells). The answer is
-bandwidth.json in TRAINYARD_JOB_DIR, which is rewritten after each round.
-Python 3.6, for old training images. The collection's _bandwidth.py, _blame.py and _job_watch.py are in the same folder. Horovod's job (horovod_all_reduce.py)
-and host_watch.py use the functions of this file without PyTorch.
+One job does everything, because starting a job takes longer than a measurement. Every rank waits
+for rank 0, which selects the ranks of each measurement. These form their own process group. Ranks
+meet in torchrun's store and never in a group of all, so that a pair that cannot connect does not
+stop the others. With GPUs the job uses NCCL's all-reduce with one rank per GPU. Without GPUs it
+uses Gloo's with two ranks per host: both measure the host alone, and one takes part in measurements
+over the network. Then all ranks work once more and are watched. The fabric's counters, the GPUs and
+NCCL's log of its connections show whether the data took the expected path. The plan is in
+TRAINYARD_BANDWIDTH (JSON in base64, because it passes through several shells). The answer is
+bandwidth.json in TRAINYARD_JOB_DIR, which is rewritten after each round. Python 3.6, for old
+training images. The collection's _bandwidth.py, _blame.py and _job_watch.py are in the same folder.
+Horovod's job (horovod_all_reduce.py) and host_watch.py use the functions of this file without
+PyTorch.
 """
 
 import base64
@@ -48,18 +53,22 @@ try:
 except ImportError as error:
     NO_TORCH = str(error)
 
-# The values for the check of the sums repeat after this many elements. No float32 sum of them is rounded.
+# The values for the check of the sums repeat after this many elements. No float32 sum of them is
+# rounded.
 PATTERN = 7
 # Without any other bound, a group below this bandwidth (GB/s) fails.
 WORKS = 0.001
 # Minimum time of one row, and maximum number of iterations between two readings of the clock.
 ROW_SECONDS = 0.25
 BLOCK = 100
-# Time limit of a row. The rows of one run together may take twice as long. On a slow network the largest messages are skipped.
+# Time limit of a row. The rows of one run together may take twice as long. On a slow network the
+# largest messages are skipped.
 RUN_SECONDS = 5
-# A rank that takes longer to join its group, or hangs in a collective, has failed. Between two of its own steps a rank waits for many steps of others.
+# A rank that takes longer to join its group, or hangs in a collective, has failed. Between two of
+# its own steps a rank waits for many steps of others.
 CONNECT_SECONDS = 5
-# Minimum watch time and, if nvidia-smi is slow, maximum watch time. nvidia-smi reports the last second or less.
+# Minimum watch time and, if nvidia-smi is slow, maximum watch time. nvidia-smi reports the last
+# second or less.
 WATCH_SECONDS = {"gloo": 0.5, "nccl": 2.5}
 WATCH_MOST = 20
 # Some network drivers update their counters once a second.
@@ -71,8 +80,9 @@ CONNECTIONS = 200
 # The collection's _run_log.py, which is on the controller, reads these lines.
 REMARKED, REMARKS = ("Got async", "GPU Direct RDMA Disabled"), 20
 TIMEOUT = datetime.timedelta(seconds=30)
-# A rail alone is measured in processes of its own, because NCCL chooses its cards once for a process. They get the task in this variable, and have so many
-# seconds for the start of PyTorch, the connection and the rows.
+# A rail alone is measured in processes of its own, because NCCL chooses its cards once for a
+# process. They get the task in this variable, and have so many seconds for the start of PyTorch,
+# the connection and the rows.
 TASK, TASK_SECONDS, ROWS = "TRAINYARD_BANDWIDTH_TASK", 120, "trainyard rows: "
 STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
@@ -81,7 +91,9 @@ STORE_TIMEOUT = datetime.timedelta(seconds=600)
 
 
 def facts(with_gpus):
-    """Return the hardware that can limit this host: its cards and its GPUs, the models of its RDMA devices, and whether its GPUs have P2P."""
+    """Return the hardware that can limit this host: its cards and its GPUs, the models of its RDMA
+    devices, and whether its GPUs have P2P.
+    """
     cards, interface = cards_of(os.environ, with_gpus)
     told = {"cards": cards, "gpus": [], "interface": interface}
     if not with_gpus:
@@ -100,10 +112,11 @@ def facts(with_gpus):
 
 
 def rails(cards, interfaces, sysfs="/sys"):
-    """Return the cards that NCCL can use one at a time: name, model, whether it is RDMA, and the serial number, which is the GUID or the hardware address.
+    """Return the cards that NCCL can use one at a time: name, model, whether it is RDMA, and the
+    serial number, which is the GUID or the hardware address.
 
-    C(cards) are those that carry the data, C(interfaces) the names of NCCL_SOCKET_IFNAME, which count where no RDMA device carries it. Several ports of a
-    device are one card.
+    C(cards) are those that carry the data, C(interfaces) the names of NCCL_SOCKET_IFNAME, which
+    count where no RDMA device carries it. Several ports of a device are one card.
     """
     found = {}
     if not any(card["rdma"] for card in cards):
@@ -131,8 +144,12 @@ def over_rail(rail):
 
 
 def in_process(task, changes):
-    """Return the rows that a process of its own measures, with these changes of the environment. RuntimeError with what it has printed last."""
-    # Rank 0 would offer a store in place of using that of the job, and the log of NCCL is that of the caller.
+    """Return the rows that a process of its own measures, with these changes of the environment.
+
+    RuntimeError with what it has printed last.
+    """
+    # Rank 0 would offer a store in place of using that of the job, and the log of NCCL is that of
+    # the caller.
     known = dict(os.environ, RANK="1", NCCL_DEBUG="WARN", **changes)
     known.pop("NCCL_DEBUG_FILE", None)
     known[TASK] = json.dumps(task)
@@ -172,7 +189,10 @@ def measure_task(task):
 
 
 def settled(cards):
-    """Return the counters once they no longer change. Those of a virtual interface are always current, because its kernel counts."""
+    """Return the counters once they no longer change.
+
+    Those of a virtual interface are always current, because its kernel counts.
+    """
     if any(card["line"] for card in cards):
         time.sleep(SETTLE_SECONDS)
     return counters(cards)
@@ -194,7 +214,9 @@ class Look(threading.Thread):
 
 
 def nccl_log():
-    """Return the file for NCCL's log of its connections, which would be thousands of lines on the terminal."""
+    """Return the file for NCCL's log of its connections, which would be thousands of lines on the
+    terminal.
+    """
     # It is open as long as the caller reads it.
     log = tempfile.NamedTemporaryFile(prefix="trainyard-nccl-")
     os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log.name)
@@ -210,7 +232,10 @@ def said(log, since_byte):
 
 
 def connections(log, since_byte):
-    """Return the distinct texts after " via " in NCCL's log from this position on. Empty without a log."""
+    """Return the distinct texts after " via " in NCCL's log from this position on.
+
+    Empty without a log.
+    """
     return sorted(
         {line[line.index(" via ") :].rstrip() for line in said(log, since_byte) if " via " in line}
         if log
@@ -219,7 +244,9 @@ def connections(log, since_byte):
 
 
 def remarked(log, since_byte):
-    """Return the lines of NCCL's log from this position on that report a fault of a port or a detour of the data, each once."""
+    """Return the lines of NCCL's log from this position on that report a fault of a port or a
+    detour of the data, each once.
+    """
     lines = said(log, since_byte) if log else []
     return sorted(
         {line.strip()[:1000] for line in lines if any(word in line for word in REMARKED)}
@@ -232,7 +259,10 @@ def agreed(begun, agree):
 
 
 def work_for_a_while(work, agree, look, with_gpus):
-    """Work until there is enough to be seen, and with GPUs until all ranks have looked at them. Return how often."""
+    """Work until there is enough to be seen, and with GPUs until all ranks have looked at them.
+
+    Return how often.
+    """
     done, spent, block = 0, 0.0, 1
     begun = time.perf_counter()
     while spent < WATCH_SECONDS["nccl" if with_gpus else "gloo"] or (
@@ -246,10 +276,11 @@ def work_for_a_while(work, agree, look, with_gpus):
 
 
 def watch(work, agree, cards, with_gpus):
-    """What is to be seen while this rank and the others work: the host's counters and GPUs, which the first of its ranks looks at (the others have no cards).
+    """What is to be seen while this rank and the others work: the host's counters and GPUs, which
+    the first of its ranks looks at (the others have no cards).
 
-    C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number for all ranks, above 0 if that of any rank is, when all of
-    them have called it.
+    C(work) makes as many all-reduces as it is told and waits for them. C(agree) returns one number
+    for all ranks, above 0 if that of any rank is, when all of them have called it.
     """
 
     # Connects. No rank starts before all have read their counters.
@@ -274,7 +305,10 @@ def watch(work, agree, cards, with_gpus):
 
 
 def watched(size, hosts, answers, error=""):
-    """Return the observations of all ranks by host. C(hosts) has the host of each rank, C(answers) the results of P(watch) there, and C(via)."""
+    """Return the observations of all ranks by host.
+
+    C(hosts) has the host of each rank, C(answers) the results of P(watch) there, and C(via).
+    """
     found = {"ranks": len(hosts), "size_bytes": size, "iterations": 0, "error": error, "hosts": {}}
     for name, seen in zip(hosts, answers if not error else []):
         host = found["hosts"].setdefault(name, {"ranks": 0, "via": []})
@@ -324,10 +358,13 @@ def since(begun, device):
 
 
 def measures_next(elapsed, iteration):
-    """Return whether the next row is measured, with messages four times as large. C(iteration) is the time of one now, C(elapsed) that of all rows, in seconds.
+    """Return whether the next row is measured, with messages four times as large.
 
-    The first messages of a group connect its ranks, and any machine pauses now and then. That alone must not leave only small messages, as their latency
-    would be judged in place of the bandwidth. So the time of the next row counts by itself, and the elapsed time has a higher limit.
+    C(iteration) is the time of one now, C(elapsed) that of all rows, in seconds.
+
+    The first messages of a group connect its ranks, and any machine pauses now and then. That alone
+    must not leave only small messages, as their latency would be judged in place of the bandwidth.
+    So the time of the next row counts by itself, and the elapsed time has a higher limit.
     """
     following = ROW_SECONDS + 8 * iteration
     return following <= RUN_SECONDS and elapsed + following <= 2 * RUN_SECONDS
@@ -352,7 +389,8 @@ def all_reduce_rows(place, ranks, sizes, device):
         buffer.zero_()
         done, spent = 0, 0.0
         begun = time.perf_counter()
-        # For the complete time, because a throttled CPU runs at full speed for a part of each tenth of a second.
+        # For the complete time, because a throttled CPU runs at full speed for a part of each tenth
+        # of a second.
         while spent < ROW_SECONDS:
             block = max(1, min(BLOCK, block))
             for _iteration in range(block):
@@ -378,7 +416,8 @@ class Rank(object):
             torch.cuda.set_device(self.device)
         torch.set_num_threads(1)
         self.backend = "nccl" if self.device.type == "cuda" else "gloo"
-        # The cards of the host, and its counters of lost data at the start, on the first of its ranks.
+        # The cards of the host, and its counters of lost data at the start, on the first of its
+        # ranks.
         self.cards, self.lost = None, None
         self.log = None
         if self.backend == "nccl":
@@ -408,7 +447,10 @@ class Rank(object):
         return json.loads(self.store.get(key).decode())
 
     def closed_ways(self, number, ranks):
-        """Return the failed connections of the group, one for each pair of hosts. Gloo tries for minutes and does not report the pair."""
+        """Return the failed connections of the group, one for each pair of hosts.
+
+        Gloo tries for minutes and does not report the pair.
+        """
         hosts = list(dict.fromkeys(self.host_of[rank] for rank in ranks))
         firsts = [next(rank for rank in ranks if self.host_of[rank] == host) for host in hosts]
         # Combined by one rank, so that every rank reads the store, which is one process, only once.
@@ -505,7 +547,9 @@ class Rank(object):
         self.put("answer/%d/%d" % (number, self.rank), answer)
 
     def measure_rail(self, number, group):
-        """Run this rank's part of step `number`, over one card of each host, in a process of its own."""
+        """Run this rank's part of step `number`, over one card of each host, in a process of its
+        own.
+        """
         answer = {"rows": [], "error": ""}
         begun = time.perf_counter()
         task = {
@@ -584,7 +628,10 @@ class Conductor(Rank):
         self.by_rail = []
 
     def ask(self, wanted, watch=False, rail=None):
-        """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}. A watched measurement has one size, one over a rail only its card."""
+        """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}.
+
+        A watched measurement has one size, one over a rail only its card.
+        """
         more = {"rail": rail} if rail else {}
         groups = [
             dict(more, ranks=ranks, sizes=sizes, watch=watch) for ranks, sizes in wanted.values()
@@ -610,7 +657,10 @@ class Conductor(Rank):
         return found
 
     def ranks(self, hosts):
-        """Return all ranks of a host if it is alone or has GPUs. Otherwise one, because two would share the host's CPU and card."""
+        """Return all ranks of a host if it is alone or has GPUs.
+
+        Otherwise one, because two would share the host's CPU and card.
+        """
         count = None if len(hosts) == 1 or self.backend == "nccl" else 1
         return [rank for host in hosts for rank in self.ranks_of[host][:count]]
 
@@ -633,7 +683,10 @@ class Conductor(Rank):
         return run
 
     def measure_groups(self, groups, sizes):
-        """Measure groups of hosts in parallel into self.runs. The better of two measurements counts. Return their bandwidth."""
+        """Measure groups of hosts in parallel into self.runs.
+
+        The better of two measurements counts. Return their bandwidth.
+        """
         answers = self.ask({self.name(group): (self.ranks(group), sizes) for group in groups})
         found = {}
         for group in groups:
@@ -756,7 +809,10 @@ class Conductor(Rank):
         return found
 
     def measure_pairs(self, sizes):
-        """Measure each pair of hosts once. Two hosts are the cluster, and the search may have measured some."""
+        """Measure each pair of hosts once.
+
+        Two hosts are the cluster, and the search may have measured some.
+        """
         if len(self.hosts) < 3:
             return
         at_once = self.plan["at_once"]
@@ -768,7 +824,10 @@ class Conductor(Rank):
         self.has_pairs = True
 
     def shared_rails(self):
-        """Return the cards that all hosts have, if they have several. Cards are cabled by their names: NCCL connects those of the same one."""
+        """Return the cards that all hosts have, if they have several.
+
+        Cards are cabled by their names: NCCL connects those of the same one.
+        """
         named = [
             {rail["name"]: rail for rail in self.facts[host].get("rails") or []}
             for host in self.hosts
@@ -777,7 +836,10 @@ class Conductor(Rank):
         return [named[0][name] for name in sorted(shared)] if len(shared) > 1 else []
 
     def measure_rails(self, sizes):
-        """Measure each card alone, between two hosts at a time. Each host has two partners, if there are as many: one may be slow itself."""
+        """Measure each card alone, between two hosts at a time.
+
+        Each host has two partners, if there are as many: one may be slow itself.
+        """
         if len(self.hosts) < 2 or self.backend != "nccl":
             return
         at_once = self.plan["at_once"]

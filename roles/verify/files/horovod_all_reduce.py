@@ -1,13 +1,17 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measures Horovod's all-reduce over the hosts of a job, in images without PyTorch: each host alone, then all together.
+"""Measures Horovod's all-reduce over the hosts of a job, in images without PyTorch: each host
+alone, then all together.
 
-horovodrun starts the ranks, which run the same steps in the same order. Groups of ranks are Horovod's process sets. Versions without them (before 0.23) only
-measure all ranks together. The job does not search for a slow host, because a rank that loses its peer ends with its job, and no other group can be tried.
-Then all ranks work once more and are watched. Horovod reduces one message at a time here, so nothing is fused. Gloo uses one ring, as PyTorch's Gloo does. NCCL
-may use any of its algorithms: all ranks are one communicator for the whole job, so it cannot be limited to its ring for one part.
-Plan and answer are those of all_reduce.py in the same folder. Python 3.6, for old training images.
+horovodrun starts the ranks, which run the same steps in the same order. Groups of ranks are
+Horovod's process sets. Versions without them (before 0.23) only measure all ranks together. The job
+does not search for a slow host, because a rank that loses its peer ends with its job, and no other
+group can be tried. Then all ranks work once more and are watched. Horovod reduces one message at a
+time here, so nothing is fused. Gloo uses one ring, as PyTorch's Gloo does. NCCL may use any of its
+algorithms: all ranks are one communicator for the whole job, so it cannot be limited to its ring
+for one part. Plan and answer are those of all_reduce.py in the same folder. Python 3.6, for old
+training images.
 """
 
 import json
@@ -181,7 +185,9 @@ class Job(object):
         self.logged = 0
 
     def wanted_sets(self):
-        """Return the groups of ranks besides all: those of each host, and the first rank of each host, because without GPUs two would share CPU and card."""
+        """Return the groups of ranks besides all: those of each host, and the first rank of each
+        host, because without GPUs two would share CPU and card.
+        """
         groups = [ranks for ranks in self.ranks_of.values() if len(ranks) > 1] + [
             list(self.first_of.values())
         ]
@@ -211,7 +217,9 @@ class Job(object):
         self.carrier = carrier(self.hvd, self.binding.gpu)
 
     def runs(self):
-        """Return (id, hosts, ranks) of the possible measurements: each host alone, and all together."""
+        """Return (id, hosts, ranks) of the possible measurements: each host alone, and all
+        together.
+        """
         found = [
             ("host:%s" % host, [host], ranks)
             for host, ranks in self.ranks_of.items()
@@ -248,7 +256,10 @@ class Job(object):
         )
 
     def gather(self, value):
-        """Return the values of all ranks in their order, on all ranks: as text, added to zeros. Not every binding can send objects."""
+        """Return the values of all ranks in their order, on all ranks: as text, added to zeros.
+
+        Not every binding can send objects.
+        """
         text = json.dumps(value).encode()
         own_length = [0.0] * len(self.everybody)
         own_length[self.rank] = float(len(text))
@@ -326,7 +337,10 @@ class Job(object):
         return measured
 
     def watch(self, measured, cards):
-        """Let the ranks of the last measurement work once more and watch them. C(cards) are the host's, on the first of its ranks."""
+        """Let the ranks of the last measurement work once more and watch them.
+
+        C(cards) are the host's, on the first of its ranks.
+        """
         run = measured[-1] if measured else None
         if (
             run is None
@@ -369,7 +383,10 @@ class Job(object):
 
 
 def carrier(hvd, gpu):
-    """Return the backend of an all-reduce: nccl, mpi or gloo. Versions before 0.18 have no Gloo and do not report NCCL."""
+    """Return the backend of an all-reduce: nccl, mpi or gloo.
+
+    Versions before 0.18 have no Gloo and do not report NCCL.
+    """
     if gpu and getattr(hvd, "nccl_built", lambda: True)():
         return "nccl"
     return "mpi" if getattr(hvd, "mpi_enabled", lambda: True)() else "gloo"

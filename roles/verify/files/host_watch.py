@@ -1,18 +1,21 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Watches a host while all_reduce_perf runs, which does not do this itself: the counters of the fabric's cards, and the utilization of the GPUs.
+"""Watches a host while all_reduce_perf runs, which does not do this itself: the counters of the
+fabric's cards, and the utilization of the GPUs.
 
     host_watch.py begin SECONDS [MINUTES FOLDER WORKER HOST...]
                            prints the host's cards, GPUs and counters, and starts to watch the GPUs, for at most SECONDS
     host_watch.py end      prints the counters again, and the highest utilization of each GPU since then
 
-With MINUTES, it also watches whether the ranks on several hosts make progress. The name of FOLDER, which all hosts share, is the ID of the run. WORKER is the
-place of this host among the HOSTs. On the first host C(begin) prints a port for NCCL's RAS, and C(end) where the ranks waited, in one sentence, if nothing has
-happened for so many minutes, or the run came near its time limit. hang.txt in FOLDER has what the hosts have collected.
+With MINUTES, it also watches whether the ranks on several hosts make progress. The name of FOLDER,
+which all hosts share, is the ID of the run. WORKER is the place of this host among the HOSTs. On
+the first host C(begin) prints a port for NCCL's RAS, and C(end) where the ranks waited, in one
+sentence, if nothing has happened for so many minutes, or the run came near its time limit. hang.txt
+in FOLDER has what the hosts have collected.
 
-Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py, _job_hang.py and _job_watch.py are in the same folder. Python 3.6, for old training
-images.
+Each prints one JSON document. all_reduce.py, _bandwidth.py, _blame.py, _job_hang.py and
+_job_watch.py are in the same folder. Python 3.6, for old training images.
 """
 
 import contextlib
@@ -30,7 +33,8 @@ import _job_hang
 import all_reduce
 from _job_watch import WORK, card_counters, counters, losses, output
 
-#: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a short run must not fall between two queries.
+#: One process that repeats the query, because starting nvidia-smi takes longer than a query, and a
+#: short run must not fall between two queries.
 LOOK = (
     "nvidia-smi",
     "--query-gpu=index,utilization.gpu",
@@ -51,7 +55,10 @@ QUESTION_SECONDS = 2
 
 
 def is_own(connection):
-    """Return whether the other side is a process of the same user. The container has the network of the host, where everybody can take the address."""
+    """Return whether the other side is a process of the same user.
+
+    The container has the network of the host, where everybody can take the address.
+    """
     form = "3i"
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
     return struct.unpack(form, peer)[1] == os.getuid()
@@ -76,7 +83,9 @@ def answer():
 
 
 def asked_by_own(listener, seconds):
-    """Return the connection of the one who requests the answer, None if no process of the same user has within so many seconds."""
+    """Return the connection of the one who requests the answer, None if no process of the same user
+    has within so many seconds.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -91,7 +100,9 @@ def asked_by_own(listener, seconds):
 
 
 class Run(object):
-    """A run on several hosts, of which this is one: whether it makes progress, and where its ranks wait if not. C(said) has the sentence, once it is known."""
+    """A run on several hosts, of which this is one: whether it makes progress, and where its ranks
+    wait if not. C(said) has the sentence, once it is known.
+    """
 
     def __init__(self, minutes, folder, worker, hosts):
         self.minutes, self.folder, self.worker, self.hosts = minutes, folder, worker, hosts
@@ -106,7 +117,9 @@ class Run(object):
                 os.unlink(os.path.join(self.folder, name))
 
     def start(self, seconds):
-        """Answer the first host until the run has ended, and on the first host watch the run, whose time limit is in so many seconds."""
+        """Answer the first host until the run has ended, and on the first host watch the run, whose
+        time limit is in so many seconds.
+        """
         threading.Thread(target=self.answer, daemon=True).start()
         if self.worker == 0:
             threading.Thread(target=self.watch, args=(seconds,), daemon=True).start()
@@ -116,7 +129,9 @@ class Run(object):
             _job_hang.answer(self.folder, self.job, self.worker)
 
     def watch(self, seconds):
-        """Ask all hosts once: when this host has done nothing for too long, or as late as all can answer before the time limit."""
+        """Ask all hosts once: when this host has done nothing for too long, or as late as all can
+        answer before the time limit.
+        """
         cards, _interface = all_reduce.cards_of(os.environ, True)
         begun = time.monotonic()
         progress = _job_hang.Progress(self.minutes, begun)
@@ -143,7 +158,9 @@ class Run(object):
 
 
 def seen(cards):
-    """Return the use of the host's GPUs, and the bytes that its cards have moved, as P(_job_hang.Progress) takes them."""
+    """Return the use of the host's GPUs, and the bytes that its cards have moved, as
+    P(_job_hang.Progress) takes them.
+    """
     sent, received = counters(cards) or (None, None)
     try:
         gpus = _bandwidth.usage(output(*WORK), 4)
@@ -160,7 +177,9 @@ def run_of(arguments):
 
 
 def look(seconds, run=None):
-    """Watch the GPUs, and a run on several hosts, until the answer is requested, at most for this many seconds."""
+    """Watch the GPUs, and a run on several hosts, until the answer is requested, at most for this
+    many seconds.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(ADDRESS)
         listener.listen(1)
@@ -204,7 +223,8 @@ def begin(seconds, *arguments):
         start_new_session=True,
     )
     wait_for_watcher()
-    # Data sent before is little compared with the run, so there is no need to wait for slow counters.
+    # Data sent before is little compared with the run, so there is no need to wait for slow
+    # counters.
     cards = told["cards"]
     return dict(told, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
 

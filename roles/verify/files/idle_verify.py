@@ -1,10 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""idle-verify SETTINGS: runs a playbook for hosts whose last measured check is older than some days, for clusters without a scheduler.
+"""idle-verify SETTINGS: runs a playbook for hosts whose last measured check is older than some
+days, for clusters without a scheduler.
 
-A systemd timer of the site's controller starts it. SETTINGS is JSON with C(days), C(reports) (the folder of reports), C(hosts) of the cluster, and C(command),
-the words that start the playbook. It adds C(--limit) with a tenth of the hosts, at least one, and ends with the exit code of the playbook.
+A systemd timer of the site's controller starts it. SETTINGS is JSON with C(days), C(reports) (the
+folder of reports), C(hosts) of the cluster, and C(command), the words that start the playbook. It
+adds C(--limit) with a tenth of the hosts, at least one, and ends with the exit code of the
+playbook.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ DAY = 24 * 3600
 
 
 def seen_in(report: object) -> tuple[float, set, set]:
-    """Return when a report was made, in seconds since 1970, the hosts that it names, and those that it has measured."""
+    """Return when a report was made, in seconds since 1970, the hosts that it names, and those that
+    it has measured.
+    """
     try:
         made = calendar.timegm(time.strptime(str(report["generated"]), "%Y-%m-%dT%H:%M:%SZ"))
         named = {host for check in report["checks"] for host in check["host"].split(", ")}
@@ -38,7 +43,11 @@ def seen_in(report: object) -> tuple[float, set, set]:
 
 
 def due(hosts: list, reports: list, days: int, now: float) -> list:
-    """Return the hosts to check now. Those come first whose last try is oldest, so that one that is down does not keep the others waiting."""
+    """Return the hosts to check now.
+
+    Those come first whose last try is oldest, so that one that is down does not keep the others
+    waiting.
+    """
     tried, last = dict.fromkeys(hosts, 0.0), dict.fromkeys(hosts, 0.0)
     for report in reports:
         made, named, measured = seen_in(report)

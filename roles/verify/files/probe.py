@@ -35,7 +35,8 @@ TAIL = 400
 
 def numbers_of(text):
     """Return the numbers of 0,2-3."""
-    # As in job_container's trainyard_run.py. Each of the two programs is sent alone, to hosts that need not have the other.
+    # As in job_container's trainyard_run.py. Each of the two programs is sent alone, to hosts that
+    # need not have the other.
     found = []
     for part in text.split(","):
         match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
@@ -189,7 +190,10 @@ def plain(asked, environment):
 
 
 def share_problem(folder, token, name):
-    """Return why the job cannot use the folder on the share, or empty. It has the token if it is the same folder as on the scheduler."""
+    """Return why the job cannot use the folder on the share, or empty.
+
+    It has the token if it is the same folder as on the scheduler.
+    """
     parent = os.path.dirname(folder)
     try:
         with open(os.path.join(folder, "token"), encoding="ascii") as stream:
@@ -238,7 +242,10 @@ def task(asked, environment):
 
 
 def listed_devices(path=CONFIG):
-    """Return the device numbers in the order of Slurm, as programs of the host read them. None without a list."""
+    """Return the device numbers in the order of Slurm, as programs of the host read them.
+
+    None without a list.
+    """
     try:
         with open(path, encoding="utf-8") as stream:
             return json.load(stream)["gpus"].get("positions")

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a job finds in its session in the training container, as one line of JSON: share, limits, environment, Python, and processes that are left.
+"""What a job finds in its session in the training container, as one line of JSON: share, limits,
+environment, Python, and processes that are left.
 
-Module host_health_info runs it through the port for jobs, with `python3 -I`, so that it does not import what the session would. Python 3.6, for old
-images. Values of variables may be secrets, so only a digest leaves the container, and the text of a few that decide what a program loads.
+Module host_health_info runs it through the port for jobs, with `python3 -I`, so that it does not
+import what the session would. Python 3.6, for old images. Values of variables may be secrets, so
+only a digest leaves the container, and the text of a few that decide what a program loads.
 """
 
 import hashlib
@@ -24,7 +26,8 @@ SECONDS = 5
 SHOWN = re.compile(
     r"(PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|NOUSERSITE|SAFEPATH)|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|BASH_ENV|ENV|VIRTUAL_ENV|CONDA_PREFIX)$"
 )
-#: Files that change what programs load or how ranks connect, like variables. Neither sshd nor an image has to have them.
+#: Files that change what programs load or how ranks connect, like variables. Neither sshd nor an
+#: image has to have them.
 CONFIGURED = (
     "/etc/ld.so.preload",
     "/etc/nccl.conf",
@@ -75,7 +78,10 @@ def read(path: str) -> str:
 
 
 def share_of(folder: str) -> dict:
-    """Write, read and remove a file in the shared folder. Return the folder's device and inode, and the error, empty if it works."""
+    """Write, read and remove a file in the shared folder.
+
+    Return the folder's device and inode, and the error, empty if it works.
+    """
     found = {"device": None, "inode": None, "error": ""}
     path = os.path.join(folder, ".trainyard-session-%s" % uuid.uuid4().hex)
     try:
@@ -140,7 +146,10 @@ def bound(text: str):
 
 
 def memory():
-    """Bytes that the control group allows, or from which on it slows its processes down. None without a limit."""
+    """Bytes that the control group allows, or from which on it slows its processes down.
+
+    None without a limit.
+    """
     limits = (
         bound(group_file("memory.max", "memory/memory.limit_in_bytes")),
         bound(group_file("memory.high", "memory/")),
@@ -224,7 +233,10 @@ def entries(folder: str) -> list:
 
 
 def modules_in(folder: str) -> dict:
-    """Names of the modules and packages in a folder, with their files. A folder without __init__.py hides nothing."""
+    """Names of the modules and packages in a folder, with their files.
+
+    A folder without __init__.py hides nothing.
+    """
     found = {}
     for name in entries(folder):
         match = IMPORTED.match(name)
@@ -279,7 +291,9 @@ def python_of() -> dict:
 
 
 def status_of(pid: str):
-    """(parent, seconds of CPU, seconds since its start, command) of a process, None if it has ended or is a zombie."""
+    """(parent, seconds of CPU, seconds since its start, command) of a process, None if it has ended
+    or is a zombie.
+    """
     text = read("/proc/%s/stat" % pid)
     fields = text.rpartition(")")[2].split()
     if len(fields) < 20 or fields[0] == "Z":
@@ -347,7 +361,8 @@ def main() -> None:
             "killed": killed(),
         },
         "environment": environment_of(os.environ),
-        # Of the container's first process: the engine may have added variables to those that it was told.
+        # Of the container's first process: the engine may have added variables to those that it was
+        # told.
         "first_environment": environment_of(first_environment()),
         "files": configured(),
         "python": python_of(),

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trains a small network on handwritten digits of 8x8 pixels with Horovod, on any number of ranks.
 
-The digits come from scikit-learn if it is installed, otherwise they are generated. Needs PyTorch and Horovod built for it.
+The digits come from scikit-learn if it is installed, otherwise they are generated. Needs PyTorch
+and Horovod built for it.
 """
 
 import os

@@ -1,11 +1,13 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a small network on handwritten digits of 8x8 pixels with MindSpore, on any number of ranks, on NPUs or CPUs.
+"""Trains a small network on handwritten digits of 8x8 pixels with MindSpore, on any number of
+ranks, on NPUs or CPUs.
 
-The gradients are averaged over all ranks. In the first epoch rank 0 also trains the same network alone, on the images of all ranks in each step, and the
-example fails if the two differ: equal parameters on all ranks alone would also be found if nothing was trained. The digits are scikit-learn's where it is
-installed, else generated.
+The gradients are averaged over all ranks. In the first epoch rank 0 also trains the same network
+alone, on the images of all ranks in each step, and the example fails if the two differ: equal
+parameters on all ranks alone would also be found if nothing was trained. The digits are
+scikit-learn's where it is installed, else generated.
 """
 
 import hashlib
@@ -30,7 +32,8 @@ except ImportError as error:
 sys.dont_write_bytecode = True
 import example_tools
 
-#: Largest difference between a parameter and the one that was trained alone. Sums of float32 in another order differ by less.
+#: Largest difference between a parameter and the one that was trained alone. Sums of float32 in
+#: another order differ by less.
 TOLERANCE = 1e-3
 
 args = example_tools.digits_arguments(
@@ -147,10 +150,12 @@ if rank == 0:
         flush=True,
     )
 metrics = {}
-# The same number of images on every rank in every step. The remaining images are skipped, different ones in every epoch.
+# The same number of images on every rank in every step. The remaining images are skipped, different
+# ones in every epoch.
 share = len(x_train) // size // args.batch_size * args.batch_size
 for epoch in range(1, epochs + 1):
-    # Smaller steps towards the end, because otherwise the accuracy varies by a point between epochs.
+    # Smaller steps towards the end, because otherwise the accuracy varies by a point between
+    # epochs.
     rate = (
         args.learning_rate * (1 if args.no_averaging else min(size, 4)) * (1 - (epoch - 1) / epochs)
     )
@@ -163,7 +168,8 @@ for epoch in range(1, epochs + 1):
         if alone and epoch == 1:
             alone.step(whole, rate, lambda gradients: gradients)
     if alone and epoch == 1:
-        # Not at the end: sums in another order differ in their last digit, and each step makes more of that.
+        # Not at the end: sums in another order differ in their last digit, and each step makes more
+        # of that.
         difference = max(
             float(abs(value - other).max()) for value, other in zip(own.values(), alone.values())
         )

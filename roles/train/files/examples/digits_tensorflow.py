@@ -1,9 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a small network on handwritten digits of 8x8 pixels with TensorFlow 2 and Horovod, on any number of ranks.
+"""Trains a small network on handwritten digits of 8x8 pixels with TensorFlow 2 and Horovod, on any
+number of ranks.
 
-The digits are scikit-learn's where it is installed, else generated. Keras is not used: its optimizers differ between TensorFlow 2.0, 2.11 and 2.16.
+The digits are scikit-learn's where it is installed, else generated. Keras is not used: its
+optimizers differ between TensorFlow 2.0, 2.11 and 2.16.
 """
 
 import hashlib
@@ -118,10 +120,12 @@ if rank == 0:
         flush=True,
     )
 metrics = {}
-# The same number of steps on every rank. The remaining images are skipped, different ones in every epoch.
+# The same number of steps on every rank. The remaining images are skipped, different ones in every
+# epoch.
 share = len(x_train) // size
 for epoch in range(1, epochs + 1):
-    # Smaller steps towards the end, because otherwise the accuracy varies by a point between epochs.
+    # Smaller steps towards the end, because otherwise the accuracy varies by a point between
+    # epochs.
     rate.assign(
         args.learning_rate * (1 if args.no_averaging else min(size, 4)) * (1 - (epoch - 1) / epochs)
     )

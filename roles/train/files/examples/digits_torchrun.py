@@ -1,9 +1,11 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a small network on handwritten digits of 8x8 pixels with PyTorch's own DDP, on any number of ranks.
+"""Trains a small network on handwritten digits of 8x8 pixels with PyTorch's own DDP, on any number
+of ranks.
 
-The digits are scikit-learn's where it is installed, else generated. Needs PyTorch. Started without torchrun it trains alone, without DDP.
+The digits are scikit-learn's where it is installed, else generated. Needs PyTorch. Started without
+torchrun it trains alone, without DDP.
 """
 
 import os
@@ -137,7 +139,8 @@ if rank == 0:
     )
 example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
-# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all its work.
+# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all
+# its work.
 del replica, loss
 if not alone:
     dist.destroy_process_group()

@@ -1,7 +1,8 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Common functions of the examples: training digits, the checksum of the parameters, the report to the job, checkpoints.
+"""Common functions of the examples: training digits, the checksum of the parameters, the report to
+the job, checkpoints.
 
 Needs only Python 3.6. If you copy an example, also copy this file.
 """
@@ -29,7 +30,9 @@ GLYPHS = [[line.split()[digit] for line in FONT.split("\n") if line] for digit i
 
 
 def digits_arguments(description, more=()):
-    """Parse the options of the digits examples, which train the same network with each framework; `more` has (name, what add_argument takes) of others."""
+    """Parse the options of the digits examples, which train the same network with each framework;
+    `more` has (name, what add_argument takes) of others.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--epochs",
@@ -61,7 +64,9 @@ def digits_arguments(description, more=()):
 
 
 def choose_device(tf, local_rank):
-    """Give the rank its own GPU in TensorFlow 2, of whose memory it takes what it needs, or one thread where there are no GPUs."""
+    """Give the rank its own GPU in TensorFlow 2, of whose memory it takes what it needs, or one
+    thread where there are no GPUs.
+    """
     gpus = tf.config.experimental.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -73,9 +78,12 @@ def choose_device(tf, local_rank):
 
 
 def generated_digits(count=1800, seed=20261124):
-    """Generate images of 8x8 pixels and labels. Each digit is shifted, slanted, partly faint and noisy.
+    """Generate images of 8x8 pixels and labels.
 
-    The result is the same on every host and Python version, because only random() is used, whose sequence Python guarantees.
+    Each digit is shifted, slanted, partly faint and noisy.
+
+    The result is the same on every host and Python version, because only random() is used, whose
+    sequence Python guarantees.
     """
     draw = random.Random(seed).random
     images, labels = [], []
@@ -97,10 +105,12 @@ def generated_digits(count=1800, seed=20261124):
 
 
 def digits(source="auto"):
-    """(name of the source, training images, their labels, test images, their labels): one fifth of the images is for the test.
+    """(name of the source, training images, their labels, test images, their labels): one fifth of
+    the images is for the test.
 
-    `sklearn`: the 1797 handwritten digits of scikit-learn. `generated`: 1800 from generated_digits. `auto`: the first where scikit-learn is installed. If it
-    is installed and cannot be imported, this ends the rank: other data would hide the fault.
+    `sklearn`: the 1797 handwritten digits of scikit-learn. `generated`: 1800 from generated_digits.
+    `auto`: the first where scikit-learn is installed. If it is installed and cannot be imported,
+    this ends the rank: other data would hide the fault.
     """
     if source == "sklearn" or source == "auto" and importlib.util.find_spec("sklearn"):
         try:
@@ -130,9 +140,11 @@ def digits(source="auto"):
 
 
 def check_same_data(parts, rank, size, add_up):
-    """End the rank if the ranks have different data, which would train a model that nobody asked for.
+    """End the rank if the ranks have different data, which would train a model that nobody asked
+    for.
 
-    `parts` are lists of numbers, or bytes. `add_up` takes a list of numbers and returns their sums over all ranks. All ranks must call this.
+    `parts` are lists of numbers, or bytes. `add_up` takes a list of numbers and returns their sums
+    over all ranks. All ranks must call this.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -150,7 +162,10 @@ def check_same_data(parts, rank, size, add_up):
 
 
 def checksum(parameters):
-    """Return the sha256 of torch tensors in the order of their names. A double represents float32 and smaller types exactly, so NumPy is not needed."""
+    """Return the sha256 of torch tensors in the order of their names.
+
+    A double represents float32 and smaller types exactly, so NumPy is not needed.
+    """
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(
@@ -162,7 +177,8 @@ def checksum(parameters):
 def report_path(environment):
     """Return where this rank reports its result, or None outside a trainyard job.
 
-    A command that starts ranks itself, as horovodrun does in a job of the command trainyard, has one path for all of them. They add their numbers to it.
+    A command that starts ranks itself, as horovodrun does in a job of the command trainyard, has
+    one path for all of them. They add their numbers to it.
     """
     path = environment.get("TRAINYARD_RANK_REPORT")
     of_worker = re.search(r"rank\.(\d+)\.report$", path or "")
@@ -191,7 +207,9 @@ def job_folder():
 
 
 def save_atomically(save, path):
-    """Replace a file in one step. `save` writes a new file, so that a reader, or a job after a kill, finds the old or the new content and never a part."""
+    """Replace a file in one step. `save` writes a new file, so that a reader, or a job after a
+    kill, finds the old or the new content and never a part.
+    """
     temporary = path + ".new"
     with open(temporary, "wb") as stream:
         save(stream)

@@ -1,10 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a convolutional network on MNIST with Keras of TensorFlow 2 and Horovod, on any number of ranks.
+"""Trains a convolutional network on MNIST with Keras of TensorFlow 2 and Horovod, on any number of
+ranks.
 
-Nothing is downloaded: the images come from a file as Keras has it (mnist.npz with x_train, y_train, x_test and y_test), or are generated digits. Rank 0 writes
-a checkpoint after each epoch and logs for TensorBoard, both into folders of the job unless others are named.
+Nothing is downloaded: the images come from a file as Keras has it (mnist.npz with x_train, y_train,
+x_test and y_test), or are generated digits. Rank 0 writes a checkpoint after each epoch and logs
+for TensorBoard, both into folders of the job unless others are named.
 """
 
 import argparse
@@ -86,7 +88,9 @@ def load(path):
 
 
 def generated():
-    """Return digits in the form of MNIST: each pixel of 8x8 is three by three here, with an edge of two."""
+    """Return digits in the form of MNIST: each pixel of 8x8 is three by three here, with an edge of
+    two.
+    """
     _source, x_train, y_train, x_test, y_test = example_tools.digits("generated")
     x_train, x_test = (
         numpy.pad(

@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains a ResNet18 for 32x32 images with PyTorch's DDP: CIFAR-10 from a folder, or random images. Start it with torchrun.
+"""Trains a ResNet18 for 32x32 images with PyTorch's DDP: CIFAR-10 from a folder, or random images.
 
-Needs PyTorch, and NumPy for CIFAR-10. The folder holds the files of cifar-10-python.tar.gz: data_batch_1 to data_batch_5 and test_batch.
+Start it with torchrun.
+
+Needs PyTorch, and NumPy for CIFAR-10. The folder holds the files of cifar-10-python.tar.gz:
+data_batch_1 to data_batch_5 and test_batch.
 """
 
 import argparse
@@ -78,7 +81,10 @@ rank, size = dist.get_rank(), dist.get_world_size()
 
 
 class ArraysOnly(pickle.Unpickler):
-    """CIFAR-10 consists of pickles, which can run any code. Only arrays, text and numbers are allowed here."""
+    """CIFAR-10 consists of pickles, which can run any code.
+
+    Only arrays, text and numbers are allowed here.
+    """
 
     ALLOWED = {
         ("numpy", "_reconstruct"),
@@ -332,6 +338,7 @@ example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 # Rank 0 may still be writing. All ranks wait for it.
 dist.barrier(device_ids=[local_rank] if device.type == "cuda" else None)
-# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all its work.
+# Ends the threads of the group. If this happens at Python's own end, the rank may abort after all
+# its work.
 del replica
 dist.destroy_process_group()

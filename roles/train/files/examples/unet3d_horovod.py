@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trains MONAI's 3D UNet to find balls in noisy volumes with Horovod. The volumes are generated, so nothing is downloaded.
+"""Trains MONAI's 3D UNet to find balls in noisy volumes with Horovod.
 
-Needs PyTorch, Horovod built for it, NumPy and MONAI. It follows unet_training_horovod.py of MONAI's tutorials.
+The volumes are generated, so nothing is downloaded.
+
+Needs PyTorch, Horovod built for it, NumPy and MONAI. It follows unet_training_horovod.py of MONAI's
+tutorials.
 """
 
 import argparse
@@ -76,7 +79,10 @@ else:
 
 
 class Volumes(torch.utils.data.Dataset):
-    """Volume number N is the same on every rank and in every run. It is generated at its first use and kept."""
+    """Volume number N is the same on every rank and in every run.
+
+    It is generated at its first use and kept.
+    """
 
     def __init__(self, count, first):
         self.count, self.first, self.made = count, first, {}
@@ -114,7 +120,8 @@ def loader_of(data, batch_size, shuffle):
 sampler, loader = loader_of(Volumes(args.volumes, 0), args.batch_size, True)
 _sampler, test_loader = loader_of(Volumes(max(size, args.volumes // 4), 1000000), 1, False)
 
-# Each rank starts with other parameters, to check the broadcast. UNet's first argument is named dimensions in MONAI before 0.7.
+# Each rank starts with other parameters, to check the broadcast. UNet's first argument is named
+# dimensions in MONAI before 0.7.
 torch.manual_seed(args.seed + rank)
 model = UNet(
     3,
@@ -139,7 +146,9 @@ def average(value, name):
 
 
 def dice():
-    """Return the mean Dice score over the test volumes of all ranks: twice the intersection of mask and prediction, divided by the sum of both."""
+    """Return the mean Dice score over the test volumes of all ranks: twice the intersection of mask
+    and prediction, divided by the sum of both.
+    """
     scores = []
     model.eval()
     with torch.no_grad():
