@@ -3886,7 +3886,7 @@ SIGNATURES = [
             SPECIAL,
             [r"trainyard-run: image '([^'\s]{1,200})' is not on this host"],
             [
-                "trainyard-run: image 'trainyard/training:32800908144e' is not on this host; images here: localhost/trainyard/training:eea5ae0acb27. Use one of them"
+                "trainyard-run: image 'trainyard/training:32800908144e' is not on this host; images here: localhost/site/tools:1. Use one of them"
             ],
             "image {1} is not in the image store of the host",
             "use an image that `trainyard images` lists, or one of a registry of this cluster",

@@ -138,6 +138,7 @@ class StandInHost:
             "kernel": "6.1.0-28-amd64",
             "cpus": 64,
             "memory_mib": 524288,
+            "hugepages": {"2M": 0},
             "hostname": self.name,
             "default_interface": "eth0",
             "interfaces": [
