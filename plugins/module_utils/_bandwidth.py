@@ -617,6 +617,56 @@ def _used_host_memory(run: Run) -> bool:
     return any(name.startswith("SHM/") for name in run.get("transports") or [])
 
 
+def _with_own_run(
+    facts: Mapping[str, Host], runs: List[Run], models: Mapping[str, Any]
+) -> List[Host]:
+    """The hosts with their names, and with what each has reached alone."""
+    alone = {run["hosts"][0]: run for run in runs if len(run["hosts"]) == 1}
+    found = []
+    for name, its in facts.items():
+        host = dict(its, name=name)
+        if name in alone:
+            host["alone"] = judged_busbw(alone[name]["rows"])
+            host["p2p"] = False if _used_host_memory(alone[name]) else host.get("p2p")
+        found.append(host)
+    return _prepared(found, models)
+
+
+def _of_peers(host: Host, among: List[Host], thresholds: Mapping[str, float]) -> Optional[float]:
+    """What the other hosts with the same GPUs do alone.
+
+    A host with a threshold of its own is not like the others.
+    """
+    found = sorted(
+        other["alone"] or 0.0
+        for other in _others(host, among)
+        if "alone" in other and thresholds.get(other["name"]) == thresholds.get(host["name"])
+    )
+    # With two hosts the other one; with many the median.
+    return found[len(found) // 2] if found else None
+
+
+def _judged_alone(
+    run: Run,
+    among: List[Host],
+    carrier: str,
+    asked: Dict[str, Any],
+    before: Optional[float],
+) -> Run:
+    """A run of one host with its verdict, and C(compared)."""
+    models, thresholds = asked.get("models") or {}, asked.get("host_min_gb_s") or {}
+    host = next(each for each in among if each["name"] == run["hosts"][0])
+    peers = _of_peers(host, among, thresholds)
+    bound = expected([host], carrier, asked, before, peers, among)
+    # A model that the compatibility data knows has the NVLinks that it should have.
+    known = bound["bound"] and all(
+        models.get(gpu.get("model"), {}).get("known") for gpu in host["gpus"]
+    )
+    compared = bool(peers or before or thresholds.get(host["name"]) or known)
+    # Without GPUs it is compared with nothing but other hosts.
+    return dict(run, compared=compared or not host["gpus"], **verdict(run, bound))
+
+
 def judge_runs(
     runs: List[Run],
     facts: Mapping[str, Host],
@@ -631,47 +681,18 @@ def judge_runs(
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo),
     C(earlier) what the same runs did before, by their id.
     """
-    models, thresholds = asked.get("models") or {}, asked.get("host_min_gb_s") or {}
-    alone = {run["hosts"][0]: run for run in runs if len(run["hosts"]) == 1}
-    among = []
-    for host, its in facts.items():
-        its = dict(its, name=host)
-        if host in alone:
-            its["alone"] = judged_busbw(alone[host]["rows"])
-            its["p2p"] = False if _used_host_memory(alone[host]) else its.get("p2p")
-        among.append(its)
-    among = _prepared(among, models)
+    among = _with_own_run(facts, runs, asked.get("models") or {})
     of_name = {host["name"]: host for host in among}
-
-    def peers_of(host: Host) -> Optional[float]:
-        """What the other hosts with the same GPUs do alone.
-
-        A host with a threshold of its own is not like the others.
-        """
-        found = sorted(
-            other["alone"] or 0.0
-            for other in _others(host, among)
-            if "alone" in other and thresholds.get(other["name"]) == thresholds.get(host["name"])
-        )
-        # With two hosts the other one; with many the median.
-        return found[len(found) // 2] if found else None
-
-    def judged(run: Run) -> Run:
+    found = []
+    for run in runs:
+        if len(run["hosts"]) == 1:
+            found.append(_judged_alone(run, among, carrier, asked, earlier.get(run["id"])))
+            continue
         hosts = [of_name[host] for host in run["hosts"]]
-        if len(hosts) > 1:
-            before = earlier.get("cluster") if run["id"] == "cluster" else None
-            return dict(run, **verdict(run, expected(hosts, carrier, asked, before, None, among)))
-        peers, before = peers_of(hosts[0]), earlier.get(run["id"])
-        bound = expected(hosts, carrier, asked, before, peers, among)
-        # A model that the compatibility data knows has the NVLinks that it should have.
-        known = bound["bound"] and all(
-            models.get(gpu.get("model"), {}).get("known") for gpu in hosts[0]["gpus"]
-        )
-        compared = bool(peers or before or thresholds.get(hosts[0]["name"]) or known)
-        # Without GPUs it is compared with nothing but other hosts.
-        return dict(run, compared=compared or not hosts[0]["gpus"], **verdict(run, bound))
-
-    return [judged(run) for run in runs]
+        before = earlier.get("cluster") if run["id"] == "cluster" else None
+        bound = expected(hosts, carrier, asked, before, None, among)
+        found.append(dict(run, **verdict(run, bound)))
+    return found
 
 
 def watched_size(largest: int, collective: str, ranks: int) -> int:

@@ -186,6 +186,40 @@ def keys_of(content):
         return {}
 
 
+def remove_withdrawn_keys(withdrawn, folder):
+    """Remove withdrawn keys from apt's common keyrings. Return the fingerprints that are left."""
+    trusted = set()
+    for path in [os.path.join(folder, "trusted.gpg")] + sorted(
+        glob.glob(os.path.join(folder, "trusted.gpg.d", "*"))
+    ):
+        if not path.endswith((".gpg", ".asc")) or not os.path.isfile(path):
+            continue
+        keys = keys_of(read_bytes(path))
+        left = [key for fingerprint, key in keys.items() if fingerprint not in withdrawn]
+        trusted.update(set(keys) - withdrawn)
+        if len(left) < len(keys) and (not left or path.endswith(".gpg")):
+            print(
+                "Removed NVIDIA's withdrawn key %s from %s."
+                % (", ".join(sorted(set(keys) & withdrawn)), path),
+                flush=True,
+            )
+            write_or_remove(path, b"".join(left) or None)
+    return trusted
+
+
+def keys_for(signed_by, trusted):
+    """Return the fingerprints that an entry of apt accepts, by its option signed-by."""
+    if "BEGIN PGP" in signed_by:
+        lines = [indented_line(" " + line.strip()) for line in signed_by.splitlines()]
+        return set(keys_of("\n".join(lines).encode("ascii", "replace")))
+    if not signed_by:
+        return trusted
+    keys = set()
+    for path in re.split(r"[\s,]+", signed_by):
+        keys.update(keys_of(read_bytes(path)) if os.path.isfile(path) else {path})
+    return keys
+
+
 def remove_retired(vendor, folder=APT):
     """Remove NVIDIA's former repositories and keys that break every apt-get update in this image,
     as role package_sources does on hosts.
@@ -194,42 +228,17 @@ def remove_retired(vendor, folder=APT):
     repository for which no current NVIDIA key is trusted.
     """
     current = set(vendor["fingerprints"])
-    trusted = set()
-    for path in [os.path.join(folder, "trusted.gpg")] + sorted(
-        glob.glob(os.path.join(folder, "trusted.gpg.d", "*"))
-    ):
-        if not path.endswith((".gpg", ".asc")) or not os.path.isfile(path):
-            continue
-        keys = keys_of(read_bytes(path))
-        left = [
-            key for fingerprint, key in keys.items() if fingerprint not in vendor["retired_keys"]
-        ]
-        trusted.update(set(keys) - set(vendor["retired_keys"]))
-        if len(left) < len(keys) and (not left or path.endswith(".gpg")):
-            print(
-                "Removed NVIDIA's withdrawn key %s from %s."
-                % (", ".join(sorted(set(keys) & set(vendor["retired_keys"]))), path),
-                flush=True,
-            )
-            write_or_remove(path, b"".join(left) or None)
+    trusted = remove_withdrawn_keys(set(vendor["retired_keys"]), folder)
+
+    def is_at(entry, patterns):
+        return any(re.match(pattern + "$", entry["location"]) for pattern in patterns)
 
     def retired(entry):
-        if any(re.match(pattern + "$", entry["location"]) for pattern in vendor["former_places"]):
+        if is_at(entry, vendor["former_places"]):
             return True
-        if not any(re.match(pattern + "$", entry["location"]) for pattern in vendor["places"]):
-            return False
-        signed_by = entry["signed_by"]
-        if "BEGIN PGP" in signed_by:
-            lines = [indented_line(" " + line.strip()) for line in signed_by.splitlines()]
-            text = "\n".join(lines)
-            keys = keys_of(text.encode("ascii", "replace"))
-        elif signed_by:
-            keys = set()
-            for path in re.split(r"[\s,]+", signed_by):
-                keys.update(keys_of(read_bytes(path)) if os.path.isfile(path) else {path})
-        else:
-            keys = trusted
-        return not current & set(keys)
+        return is_at(entry, vendor["places"]) and not current & keys_for(
+            entry["signed_by"], trusted
+        )
 
     for path, _before, content, gone in lists_without(retired, folder):
         print(

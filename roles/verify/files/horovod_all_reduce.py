@@ -336,18 +336,18 @@ class Job(object):
                 print("%-40s %.3f GB/s" % (name, _bandwidth.judged_busbw(rows) or 0), flush=True)
         return measured
 
+    def is_worth_watching(self, run):
+        """Return whether a measurement is one of all hosts, and has anything to look at."""
+        has_more = len(self.hosts) > 1 or self.binding.gpu
+        return bool(run["rows"]) and run["hosts"] == self.hosts and has_more
+
     def watch(self, measured, cards):
         """Let the ranks of the last measurement work once more and watch them.
 
         C(cards) are the host's, on the first of its ranks.
         """
         run = measured[-1] if measured else None
-        if (
-            run is None
-            or not run["rows"]
-            or run["hosts"] != self.hosts
-            or (len(self.hosts) < 2 and not self.binding.gpu)
-        ):
+        if run is None or not self.is_worth_watching(run):
             return {}
         if self.carrier == "mpi":
             return {"error": NOT_WATCHED}
