@@ -24,7 +24,11 @@ _AS_SLURM = [
     "--init-groups",
     "--reset-env",
 ]
-_HOLD = ["sh", "-c", "echo granted; exec cat"]
+# A line ends it at once. Without one its runner was killed, and systemd's SIGTERM is on its way to
+# salloc, which handles that signal with a message to slurmctld (Slurm 22.05 to 25.11). If it comes
+# while salloc sends the same message because its command has ended, salloc waits for a lock of its
+# own and keeps the hosts for ever. So the command waits until the signal has come.
+_HOLD = ["sh", "-c", "trap '' TERM; echo granted; read -r line || exec sleep 2"]
 # What CUDA takes for no GPU.
 _NONE = ("", "-1", "NoDevFiles")
 
@@ -207,19 +211,21 @@ def queue_command(
     """Return the command that waits in Slurm's queue until the hosts of a job are free of other
     jobs. Times in seconds.
 
-    It prints C(granted) then, and keeps them until its input ends or Slurm takes them back.
+    It prints C(granted) then, and keeps them until it reads a line, its input ends, or Slurm takes
+    them back.
     """
     names = [host["name"] for host in hosts if host["slots"]]
     # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and
     # lets the queue plan.
     limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
-    # Without kill-command, a job that was cancelled would run on.
+    # Without kill-command, a job that was cancelled would run on. It is INT, as the command
+    # ignores TERM.
     own = [
         "--account=" + TRAIN_ACCOUNT,
         "--job-name=trainyard-" + job_id,
         "--nodes=%d" % len(names),
         "--nodelist=" + ",".join(names),
         "--exclusive",
-        "--kill-command=TERM",
+        "--kill-command=INT",
     ]
     return [*_AS_SLURM, "salloc", *own, *limit, *options, *_HOLD]

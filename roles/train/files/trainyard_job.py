@@ -693,7 +693,9 @@ class Allocation:
 
     def release(self):
         """Give the hosts back, or leave the queue."""
-        self.process.stdin.close()
+        # A line lets the command end at once. It may have ended already.
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as told:
+            told.write(b"\n")
         if not self.granted.is_set():
             self.process.terminate()
         # While slurmctld does not answer, salloc tries again. Killed, it would leave the hosts

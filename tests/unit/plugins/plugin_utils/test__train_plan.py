@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -180,9 +182,33 @@ def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
         "--nodes=2",
         "--nodelist=gpu-a,gpu-b",
         "--exclusive",
-        "--kill-command=TERM",
+        "--kill-command=INT",
         *limit,
         "--qos=high",
     ]
-    done = subprocess.run(words[-3:], input=b"", stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(words[-3:], input=b"\n", stdout=subprocess.PIPE, check=True, timeout=1)
     assert done.stdout == b"granted\n"
+
+
+def held(signals=()):
+    """The command that keeps the hosts, seconds it ran on after its input ended, and its code."""
+    words = _train_plan.queue_command([{"name": "gpu-a", "slots": 1}], "night", 0, [])[-3:]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
+        assert command.stdout.readline() == b"granted\n"
+        began = time.monotonic()
+        command.stdin.close()
+        for each in signals:
+            command.send_signal(each)
+        code = command.wait(20)
+    return time.monotonic() - began, code
+
+
+def test_the_hosts_of_a_killed_runner_are_kept_until_its_sigterm_has_come():
+    # A salloc that gets SIGTERM while it gives the hosts back keeps them for ever.
+    seconds, code = held([signal.SIGTERM])
+    assert code == 0 and 2 <= seconds < 10
+
+
+def test_slurm_ends_what_keeps_the_hosts_at_once():
+    seconds, code = held([signal.SIGINT])
+    assert code == -signal.SIGINT and seconds < 2
