@@ -343,15 +343,20 @@ def test_the_hub_alone_reaches_the_server(hub, alice, instance):
     addresses = json.loads(hub.cluster.on(host, "cat /etc/trainyard/notebook/server.json").out)[
         "addresses"
     ]
-    listening = [
-        line.split()[3].rpartition(":")
-        for line in hub.cluster.on(host, "ss -Hltn").out.splitlines()
-    ]
-    port = next(
-        int(port)
-        for address, _colon, port in listening
-        if address == addresses[host] and 30000 <= int(port) <= 30999
-    )
+
+    def listening():
+        """Ports of instances that have a server on that host."""
+        sockets = [
+            line.split()[3].rpartition(":")
+            for line in hub.cluster.on(host, "ss -Hltn").out.splitlines()
+        ]
+        return [
+            int(port)
+            for address, _colon, port in sockets
+            if address == addresses[host] and 30000 <= int(port) <= 30999
+        ]
+
+    port = listening()[0]
     connect = "python3 -c 'import socket; socket.create_connection((\"%s\", %d), 5)'" % (
         addresses[host],
         port,
@@ -371,6 +376,8 @@ def test_the_hub_alone_reaches_the_server(hub, alice, instance):
         assert {result.text.splitlines()[-1] for result in done.values() if result.code} <= {
             "ConnectionRefusedError: [Errno 111] Connection refused"
         }
+        # A server that has ended refuses, too.
+        assert port in listening()
         return {where for where, result in done.items() if not result.code}
 
     assert reached() == {("trainyard-hub", hub.cluster.head)}
