@@ -935,7 +935,7 @@ def leaving(found: dict[str, Any], requested: Requested) -> list[str]:
 
 def _is_written(path: str, planned: set[str]) -> bool:
     """Return whether a reader writes the file into a folder of the plan."""
-    is_written = path.endswith(".prom") or path.startswith("/var/lib/") and path.endswith(".json")
+    is_written = path.startswith("/var/lib/") and path.endswith((".json", ".prom", ".xml"))
     return is_written and path.rpartition("/")[0] in planned
 
 

@@ -261,7 +261,8 @@ def test_a_second_run_leaves_all_alone(host):
     written = files(made["host_files"] + made["server_files"])
     assert not set(made["absent"]) & set(written)
     # What the readers write stays.
-    assert "/var/lib/trainyard/metrics/gpu/gpu.prom" not in made["absent"]
+    for name in ("gpu.prom", "sums.json", "nvidia-smi.xml"):
+        assert "/var/lib/trainyard/metrics/gpu/" + name not in made["absent"]
     assert planned.drift(made, found, []) == []
 
 
