@@ -174,5 +174,8 @@ def test_nothing_is_left(site):
         # Only the mount point of the test keeps the folder.
         on(host, "umount /var/lib/trainyard/containers")
         on(host, "rmdir /var/lib/trainyard/containers /var/lib/trainyard")
+        if host in QUEUE:
+            # prepare.yml had put the volume there before the first run.
+            on(host, "mkdir /var/lib/trainyard")
     left = state_left(HOSTS, Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]))
     assert {name.partition(": ")[2] for name in left} <= OF_THE_DISTRIBUTION, left
