@@ -127,6 +127,9 @@ nvidia-current/535.183.01, 6.1.0-25-amd64, x86_64: installed (WARNING! Diff betw
 nvidia/570.124.06: added
 nvidia, 470.103.01, 5.4.0-99-generic, x86_64: built
 zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
+nvidia/595.91.07, 6.11.0-29-generic, x86_64: installed (Differences between built and installed modules)
+hid-xpadneo, v0.9.5, 6.1.0-18-amd64, x86_64: installed
+mlnx-ofed-kernel/24.10.OFED.24.10.1.1.4.1, 6.1.0-18-amd64, x86_64: installed (original_module exists)
 
 """
     found = parse_dkms_status(text)
@@ -139,6 +142,9 @@ zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
         ("nvidia", "570.124.06", "", "added", False),
         ("nvidia", "470.103.01", "5.4.0-99-generic", "built", False),
         ("zfs", "2.1.11", OLD, "installed", False),
+        ("nvidia", "595.91.07", "6.11.0-29-generic", "installed", True),
+        ("hid-xpadneo", "v0.9.5", OLD, "installed", False),
+        ("mlnx-ofed-kernel", "24.10.OFED.24.10.1.1.4.1", OLD, "installed", False),
     ]
     with pytest.raises(ParseError, match="no such thing"):
         parse_dkms_status("no such thing")
