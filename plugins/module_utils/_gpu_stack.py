@@ -206,12 +206,13 @@ def parse_nvcc(text: str) -> dict[str, str] | None:
 def parse_packages(text: str) -> dict[str, Package]:
     """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT).
 
-    One that has only its settings left is none.
+    One that has only its settings left is none. A library that is also there for i386, which dpkg
+    lists after amd64, is the one of amd64.
     """
     found: dict[str, Package] = {}
     for name, version, status, maintainer, section, depends in dpkg_rows(text, 6):
-        if status[1] not in "nc":
-            name = name.partition(":")[0]
+        name = name.partition(":")[0]
+        if status[1] not in "nc" and name not in found:
             found[name] = {
                 "version": version,
                 "held": status[0] == "h",
