@@ -40,8 +40,19 @@ VIRTUAL_PACKAGES = [
 ]
 # Of virtual hosts, by distribution: a small one that boots on virtual hardware.
 KERNELS = {"debian": "linux-image-cloud-amd64", "ubuntu": "linux-image-virtual"}
-# Keys of the archives of a distribution, which the other one has as a package, too.
-KEYRINGS = {"debian": "debian-archive-keyring", "ubuntu": "ubuntu-keyring"}
+# File with the keys of a distribution's archive, and its package by the distribution of this machine. Debian 12 has none for Ubuntu.
+KEYRINGS = {
+    "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "ubuntu": "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+}
+KEYRING_PACKAGES = {
+    ("debian", "debian"): "debian-archive-keyring",
+    ("debian", "ubuntu"): "debian-archive-keyring",
+    ("ubuntu", "debian"): "ubuntu-archive-keyring",
+    ("ubuntu", "ubuntu"): "ubuntu-keyring",
+}
+# Where mmdebstrap names the archive itself, it takes main alone, in which Ubuntu has neither pip nor Docker.
+COMPONENTS = {"debian": "main", "ubuntu": "main,restricted,universe,multiverse"}
 # apt has package lists, as on a newly installed server.
 VIRTUAL_OPTIONS = ["--skip=cleanup/apt/lists"]
 VIRTUAL_DISK = "14G"
@@ -114,6 +125,20 @@ def sources_of(codename: str, own: str, read: Callable[[str], list]) -> list[tup
     return [(is_deb822, re.sub(rf"\b{own}\b", codename, entry)) for is_deb822, entry in read(own)]
 
 
+def install_keys(distribution: str, own: str) -> None:
+    """Install the keys of a distribution's archive on this machine, whose distribution is own."""
+    path = pathlib.Path(KEYRINGS[distribution])
+    if path.exists():
+        return
+    try:
+        machine.install(KEYRING_PACKAGES[distribution, own])
+    except LabError as problem:
+        raise LabError(
+            f"{problem}\nThis machine has no keys of the archive of {distribution.capitalize()}: copy {path} from a machine that has the file, "
+            "or leave out LAB_RELEASE and set LAB_IMAGE to an image of that release with systemd"
+        ) from None
+
+
 class Recipe:
     """A file system built by mmdebstrap, named after a hash of its inputs."""
 
@@ -121,7 +146,10 @@ class Recipe:
         self.name = name
         self.codename = release()
         own = machine.os_release().get("VERSION_CODENAME", "")
+        self.distribution = DISTRIBUTION_OF[self.codename]
+        self.own = DISTRIBUTION_OF.get(own, self.distribution)
         self.sources = sources_of(self.codename, own, machine.read_apt_sources)
+        components = [] if self.sources else ["--components=" + COMPONENTS[self.distribution]]
         self.options = [
             "--variant=minbase",
             "--include=" + ",".join(packages),
@@ -129,6 +157,7 @@ class Recipe:
             "--dpkgopt=path-exclude=/usr/share/man/*",
             *(f"--aptopt={proxy}" for proxy in machine.apt_proxies()),
             *(f"--customize-hook={hook}" for hook in hooks),
+            *components,
             *options,
         ]
         digest = hashlib.sha256(
@@ -140,7 +169,9 @@ class Recipe:
         """Write the file system to target, a tar file. target exists only if it is complete."""
         if target.exists():
             return
-        machine.install("mmdebstrap", KEYRINGS[DISTRIBUTION_OF[self.codename]])
+        # mmdebstrap knows Ubuntu's newer releases from distro-info-data, and finds the key of an archive with gpg.
+        machine.install("mmdebstrap", "distro-info-data", "gpg")
+        install_keys(self.distribution, self.own)
         # Of its own, because two are built side by side.
         scratch = target.parent / "tmp" / self.name
         remove_scratch(scratch)

@@ -21,6 +21,27 @@ _LINE = re.compile(
 )
 _PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _SWITCHED_OFF = ("no", "false", "without", "off", "disable", "0")
+# Fields of a paragraph that say how apt fetches and trusts a repository. It refuses all of its lists
+# if two entries of one suite have, for example, different values of trusted or check-valid-until.
+_OPTIONS = (
+    "languages",
+    "targets",
+    "pdiffs",
+    "by-hash",
+    "allow-insecure",
+    "allow-weak",
+    "allow-downgrade-to-insecure",
+    "trusted",
+    "check-valid-until",
+    "valid-until-min",
+    "valid-until-max",
+    "check-date",
+    "date-max-future",
+    "inrelease-path",
+    "snapshot",
+)
+# Names in a line that differ from those in a paragraph.
+_NAMES_IN_LINES = {"lang": "languages", "target": "targets"}
 
 #: A line or a paragraph, as P(stanzas) returns it.
 Stanza = Dict[str, Any]
@@ -78,7 +99,8 @@ def _of_paragraph(paragraph: str) -> Optional[Stanza]:
         return None
     names = ("types", "uris", "suites", "components", "architectures")
     found: Stanza = {name: fields.get(name, "").split() for name in names}
-    return dict(found, signed_by=fields.get("signed-by", ""))
+    options = {name: " ".join(fields[name].split()) for name in _OPTIONS if name in fields}
+    return dict(found, signed_by=fields.get("signed-by", ""), options=options)
 
 
 def _of_line(line: str) -> Optional[Stanza]:
@@ -86,6 +108,7 @@ def _of_line(line: str) -> Optional[Stanza]:
     if not match:
         return None
     options = dict(re.findall(r"([\w-]+)=(\S+)", match.group("options") or ""))
+    named = {_NAMES_IN_LINES.get(name, name): value for name, value in options.items()}
     return {
         "types": [match.group("type")],
         "uris": [match.group("uri")],
@@ -93,12 +116,14 @@ def _of_line(line: str) -> Optional[Stanza]:
         "components": match.group("components").split(),
         "architectures": [name for name in options.get("arch", "").split(",") if name],
         "signed_by": options.get("signed-by", ""),
+        "options": {name: named[name].replace(",", " ") for name in _OPTIONS if name in named},
     }
 
 
 def stanzas(path: str, text: str) -> List[Stanza]:
     """A file's lines or paragraphs: C(types), C(uris), C(suites), C(components) and
-    C(architectures), as lists, and C(signed_by), empty if none is named.
+    C(architectures), as lists, C(signed_by), empty if none is named, and C(options), the other
+    fields that apt heeds, by name in lower case.
 
     Disabled entries are left out.
     """

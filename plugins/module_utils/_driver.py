@@ -22,6 +22,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import who
 
 __all__ = [
     "OUT_OF_STEP",
+    "OWN_SOURCES",
     "branch_of",
     "closure",
     "expand",
@@ -43,6 +44,8 @@ DRIVER = re.compile(
 )
 # Debian's daemon is older than its driver, and Ubuntu's modules have the version of their kernel.
 OUT_OF_STEP = re.compile(r"nvidia-persistenced|linux-modules-nvidia-.*")
+# Role nvidia_driver writes the components that are missing to it.
+OWN_SOURCES = "/etc/apt/sources.list.d/trainyard-nvidia-driver.sources"
 
 
 class Family(TypedDict):
@@ -152,6 +155,7 @@ def _paragraph(entry: _apt_sources.Stanza, suites: Iterable[str], components: It
     ]
     if entry["architectures"]:
         lines.append("Architectures: " + " ".join(entry["architectures"]))
+    lines += ["%s: %s" % (name.title(), value) for name, value in entry["options"].items()]
     if entry["signed_by"]:
         # The key may be inline in the entry, over many lines.
         separator = "\n " if "\n" in entry["signed_by"] else " "
@@ -163,13 +167,14 @@ def lacking_components(files: Mapping[str, str], codename: str, components: Iter
     """Deb822 paragraphs that add components to the distribution's repositories in use.
 
     C(files) is the text of apt's lists of sources by path. Mirror, suites, options and key are as
-    the host has them: apt refuses two entries that differ in their key. Empty if the components
-    exist. Other archives of the same form, except PPAs, cannot be distinguished. If an archive
-    lacks a component, apt only prints a note.
+    the host has them: apt refuses two entries that differ in their key or in whether they are
+    trusted. Empty if the components exist. What an earlier run wrote to C(OWN_SOURCES) does not
+    count, because the file is written anew. Other archives of the same form, except PPAs, cannot be
+    distinguished. If an archive lacks a component, apt only prints a note.
     """
     entries = [
         entry
-        for path in sorted(files)
+        for path in sorted(set(files) - {OWN_SOURCES})
         for entry in _apt_sources.stanzas(path, files[path])
         if "deb" in entry["types"]
     ]

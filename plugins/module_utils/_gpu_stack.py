@@ -27,11 +27,13 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 # Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch
-# ('nvidia-535-server').
+# ('nvidia-535-server'). Modules of others have versions such as v0.9.5.
 _DKMS = re.compile(
-    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
+    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>[^,:\s]+)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)"
 )
+# As dkms 2 and 3.0 say it, and later ones.
+_DIFFERS = re.compile(r"Diff(erences)? between built and installed")
 _NVRM = re.compile(
     r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
 )
@@ -179,7 +181,7 @@ def parse_dkms_status(text: str) -> list[Dkms]:
                 "kernel": match.group("kernel") or "",
                 "arch": match.group("arch") or "",
                 "state": match.group("state"),
-                "differs": "Diff between built and installed" in match.group("remark"),
+                "differs": bool(_DIFFERS.search(match.group("remark"))),
             }
         )
     return found
@@ -204,12 +206,13 @@ def parse_nvcc(text: str) -> dict[str, str] | None:
 def parse_packages(text: str) -> dict[str, Package]:
     """Installed packages by name, of dpkg-query's C(PACKAGES_FORMAT).
 
-    One that has only its settings left is none.
+    One that has only its settings left is none. A library that is also there for i386, which dpkg
+    lists after amd64, is the one of amd64.
     """
     found: dict[str, Package] = {}
     for name, version, status, maintainer, section, depends in dpkg_rows(text, 6):
-        if status[1] not in "nc":
-            name = name.partition(":")[0]
+        name = name.partition(":")[0]
+        if status[1] not in "nc" and name not in found:
             found[name] = {
                 "version": version,
                 "held": status[0] == "h",

@@ -134,12 +134,15 @@ def split_package(text: str) -> tuple[str, str]:
 def parse_installed(text: str) -> dict[str, Installed]:
     """Version and whether it is held, by name, of dpkg-query's
     ``${Package}\\t${Version}\\t${db:Status-Abbrev}``: installed ones only.
+
+    A library may also be there for i386, which Ubuntu's drivers recommend where that is enabled.
+    dpkg lists it after the one of amd64, and apt-mark holds only the latter.
     """
-    return {
-        name: {"version": version, "held": status[0] == "h"}
-        for name, version, status in dpkg_rows(text)
-        if status[1] == "i"
-    }
+    found: dict[str, Installed] = {}
+    for name, version, status in dpkg_rows(text):
+        if status[1] == "i":
+            found.setdefault(name, {"version": version, "held": status[0] == "h"})
+    return found
 
 
 def parse_provided(text: str, names: list[str]) -> dict[str, Provider]:

@@ -360,6 +360,18 @@ def kernel_flavours(packages: Iterable[str]) -> list[str]:
     )
 
 
+def signed_flavours(found: dict[str, Any]) -> list[str]:
+    """Return the flavors of which Ubuntu signs modules for this host.
+
+    The kernel of virtual is that of generic. A host without a metapackage gets the modules of the
+    kernels that it boots: linux-modules-nvidia-580-server-6.8.0-85-generic.
+    """
+    flavours = [
+        re.sub(r"^virtual\b", "generic", flavour) for flavour in kernel_flavours(found["packages"])
+    ]
+    return list(dict.fromkeys(flavours or [found["running_kernel"], found["next_kernel"]]))
+
+
 def nvlink_5_board(facts: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> bool:
     """Return whether the GPUs are a board whose NVSwitches the host does not see as PCI bridges,
     and which needs nvlsm beside Fabric Manager.
@@ -529,7 +541,7 @@ def _choice(
         parts["module"] = "signed_" + kind if signed else kind
     if needs.fabric:
         parts["fabric"] = "fabric_nvlink_5" if needs.nvlink_5 else "fabric"
-    expanded = expand(families, parts, kernel_flavours(found["packages"]))
+    expanded = expand(families, parts, signed_flavours(found))
     return _Choice(expanded, bool(families), signed)
 
 

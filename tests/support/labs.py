@@ -86,7 +86,8 @@ def host_facts(name: str, interfaces: list, gpus: int, **more) -> dict:
         "default_interface": interfaces[0]["name"],
         "rdma_ports": [],
         "rdma_beside_gpus": {},
-        "own_name_in_hosts": [],
+        # By Ubuntu's installer.
+        "own_name_in_hosts": ["127.0.1.1"],
         "own_name_repaired": False,
         "gpus": 0,
         "nvidia_devices": gpus,
@@ -304,6 +305,7 @@ class Lab:
             }
             made = a_host(name, member["address"])
             made["asked"]["candidates"] = self.facts[name]["candidates"]
+            made["asked"]["resolved"] = {name: {"addresses": ["127.0.1.1"], "error": ""}}
             made["asked"].update(self.asked.get(name, {}))
             made.update(given, cluster_host=told["hosts"][name])
             made["cluster_stack"] = self.stacks.get(name) or {"skipped": True}

@@ -67,6 +67,24 @@ def test_a_name_that_another_package_provides(host):
         host.run("apt-get purge --yes --auto-remove libpmix2t64")
 
 
+@pytest.mark.acceptance
+def test_nfs_as_far_as_the_kernel_goes(role, host):
+    """The hosts are containers with the kernel of the machine, which has no NFS: Ubuntu's packages come and go as the roles of NFS ask for them."""
+    nfs = {
+        "package_sources_install_packages": ["nfs-kernel-server"],
+        "package_sources_install_record": "nfs_server",
+    }
+    done = role("install", of="package_sources", **nfs)
+    assert done.code == 0, done.text[-3000:]
+    for name in ("nfs-kernel-server", "nfs-common"):
+        assert host.package(name).version == "1:2.6.4-3ubuntu5.1"
+    again = role("install", of="package_sources", **nfs)
+    assert (again.code, again.changed) == (0, 0), again.text[-3000:]
+    assert role("uninstall", of="package_sources", **nfs).code == 0
+    for name in ("nfs-kernel-server", "nfs-common"):
+        assert not host.package(name).is_installed
+
+
 @pytest.mark.usefixtures("security_updates")
 def test_unattended_upgrades_leave_driver_and_engine(host):
     host.run_expect([0], "DEBIAN_FRONTEND=noninteractive apt-get install --yes numactl")

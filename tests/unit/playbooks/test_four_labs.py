@@ -293,7 +293,124 @@ def other_mtu(interface_name):
     return change
 
 
+def beside_others(**changes):
+    """A host with a driver of its own among hosts with Ubuntu's."""
+
+    def change(lab, name):
+        for stack in lab.stacks.values():
+            stack.update(driver())
+        lab.stacks[name].update(changes)
+
+    return change
+
+
+def same_address(lab, name):
+    lab.variables[name]["cluster_address"] = lab.variables[lab.hosts[0]]["ansible_host"]
+
+
+PPA = {
+    "path": "/etc/apt/sources.list.d/graphics-drivers-ubuntu-ppa-noble.sources",
+    "uri": "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu",
+    "suite": "noble",
+    "origin": "LP-PPA-graphics-drivers",
+    "own_origin": True,
+    "kept_out": False,
+    "packages": {"nvidia-driver-580-open": ["580.95.05-0ubuntu0~gpu24.04.1"]},
+}
+OLD_TOOLKIT = {
+    "path": "/etc/apt/sources.list.d/nvidia-docker.list",
+    "uri": "https://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/amd64",
+    "suites": ["/"],
+    "signed_by": "",
+}
+FABRIC_MANAGER = {"version": "580.95.05-0ubuntu0.24.04.2", "held": False, "broken": False}
 FAULTS = {
+    "a disk that was cloned with its hostname": (
+        "rtx4090",
+        {},
+        of_facts(hostname="node-a"),
+        "hostname-twice",
+        "all have the hostname node-a",
+    ),
+    "an address that another host has": (
+        "rtx4090",
+        {},
+        same_address,
+        "address-twice",
+        "is the address of node-a, node-d",
+    ),
+    "another branch of the driver": (
+        "rtx4090",
+        {"nvidia_driver_version": ""},
+        beside_others(**driver("570.211.01")),
+        "drv-uniform",
+        "node-d driver 570.211.01",
+    ),
+    "the PPA of graphics drivers": (
+        "rtx4090",
+        {},
+        of_stack(foreign_sources=[PPA]),
+        "drv-foreign-source",
+        "LP-PPA-graphics-drivers",
+    ),
+    "the toolkit's repository of 18.04": (
+        "v100",
+        {"container_toolkit_version": ""},
+        of_stack(repositories=[OLD_TOOLKIT]),
+        "ctk-old-repo",
+        "ubuntu18.04/amd64 in /etc/apt/sources.list.d/nvidia-docker.list",
+    ),
+    "Fabric Manager that an unattended upgrade left behind": (
+        "h100",
+        {"nvidia_driver_version": ""},
+        of_stack(
+            **driver(
+                packages={
+                    **driver()["packages"],
+                    "nvidia-fabricmanager-580": dict(FABRIC_MANAGER, by_nvidia=False),
+                }
+            )
+        ),
+        "drv-lockstep",
+        "nvidia-fabricmanager-580 580.95.05",
+    ),
+    "127.0.1.1 that stays": (
+        "rtx4090",
+        {"training_container_repair_own_name": False},
+        None,
+        "own-name-loopback",
+        "is 127.0.1.1",
+    ),
+    "a daemon.json that another guide wrote": (
+        "v100",
+        {},
+        of_answers(docker_config_error="/etc/docker/daemon.json: invalid character '}'"),
+        "docker-config",
+        "invalid character",
+    ),
+    "the id of Ubuntu's first user for a person": (
+        "h100",
+        {},
+        of_answers(
+            account_clashes=[
+                {
+                    "kind": "user",
+                    "name": "anna",
+                    "asked": "anna with 1000",
+                    "found": "1000 is ubuntu",
+                }
+            ]
+        ),
+        "account-clash",
+        "1000 is ubuntu",
+    ),
+    "a specification for the former driver": (
+        "rtx4090",
+        {"container_toolkit_version": ""},
+        of_stack(**driver(cdi=[{"path": "/etc/cdi/nvidia.yaml", "library": "535.261.03"}])),
+        "cdi-stale",
+        "/etc/cdi/nvidia.yaml for driver 535.261.03",
+    ),
     "Ubuntu 18.04": (
         "v100",
         {},

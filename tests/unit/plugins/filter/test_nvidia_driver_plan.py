@@ -329,6 +329,28 @@ def test_secure_boot_is_noticed_before():
 
 
 @pytest.mark.parametrize(
+    "images, modules",
+    [
+        # A virtual machine: its kernel is that of generic, and no modules of virtual exist.
+        (["linux-image-virtual"], ["generic"]),
+        (["linux-image-virtual-hwe-24.04"], ["generic-hwe-24.04"]),
+        (["linux-image-virtual", "linux-image-generic"], ["generic"]),
+        (["linux-image-nvidia-hwe-22.04"], ["nvidia-hwe-22.04"]),
+        # A host whose kernels are installed by name, so that none is replaced.
+        ([], [KERNEL, NEXT]),
+    ],
+)
+def test_signed_modules_of_each_kernel(images, modules):
+    packages = {name: package("6.8.0-85.85") for name in images}
+    packages.update({"linux-image-" + each: package("6.8.0-85.85") for each in (KERNEL, NEXT)})
+    found = host("Hopper", secure_boot=True, packages=packages)
+    told = plan(found, source="distribution", version="580", system="ubuntu")
+    assert told["problems"] == [] and told["signed"]
+    signed = [name for name in told["families"][0] if name.startswith("linux-modules-")]
+    assert signed == ["linux-modules-nvidia-<BR>-server-open-" + each for each in modules]
+
+
+@pytest.mark.parametrize(
     "source, there, ways",
     [
         (

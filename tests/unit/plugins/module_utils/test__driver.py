@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+from role_variables import role_variable
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._driver import (
     branch_of,
@@ -345,3 +347,58 @@ def test_a_key_inside_the_entry_comes_along():
         "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n abc\n -----END\n"
         in lacking_components({"a.sources": text}, "bookworm", ["contrib"])
     )
+
+
+def test_components_of_an_earlier_run_stay_in_the_file():
+    """Driver 580 needed restricted, and 595 needs multiverse, too."""
+    own = role_variable("nvidia_driver", "__nvidia_driver_sources_file")
+    site = "deb http://mirror.example/ubuntu noble main universe\n"
+    first = lacking_components({"a.list": site}, "noble", ["restricted"])
+    both = lacking_components({"a.list": site, own: first}, "noble", ["restricted", "multiverse"])
+    assert "Components: restricted\n" in first
+    assert "Components: restricted multiverse\n" in both
+
+
+# Entries of a site whose mirror needs options, and of a snapshot of Ubuntu's archive, which is older than its Release file allows.
+WITH_OPTIONS = (
+    "deb [trusted=no check-valid-until=no lang=en,de] http://mirror.example/ubuntu jammy main\n"
+)
+SNAPSHOT = """Types: deb
+URIs: https://snapshot.example/ubuntu/20260101T000000Z/
+Suites: noble noble-updates noble-security
+Components: main universe
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
+Check-Valid-Until: no
+"""
+
+
+@pytest.mark.parametrize(
+    "path, text, codename, added",
+    [
+        (
+            "site.list",
+            WITH_OPTIONS,
+            "jammy",
+            "Types: deb\nURIs: http://mirror.example/ubuntu\nSuites: jammy\nComponents: restricted\n"
+            "Languages: en de\nTrusted: no\nCheck-Valid-Until: no\n",
+        ),
+        (
+            "ubuntu.sources",
+            SNAPSHOT,
+            "noble",
+            SNAPSHOT.replace("main universe", "restricted").replace(
+                "Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\nCheck-Valid-Until: no\n",
+                "Check-Valid-Until: no\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n",
+            ),
+        ),
+    ],
+)
+def test_apt_reads_the_entries_of_a_host_and_what_is_added(tmp_path, path, text, codename, added):
+    """Apt refuses all its lists if one suite is trusted in one entry and not in another."""
+    assert lacking_components({path: text}, codename, ["restricted"]) == added
+    (tmp_path / path).write_text(text, encoding="utf-8")
+    (tmp_path / "added.sources").write_text(added, encoding="utf-8")
+    apt = ["apt-get", "indextargets", "--option", "Dir::Etc::SourceParts=%s" % tmp_path]
+    apt += ["--option", "Dir::Etc::SourceList=/dev/null"]
+    done = subprocess.run(apt, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

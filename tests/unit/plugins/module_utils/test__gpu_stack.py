@@ -44,6 +44,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
     version_key,
     will_break_on_next_boot,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
 
 NVCC = Path(__file__).parents[3] / "fixtures/nvcc"
 with open(NVCC / "INDEX.tsv", encoding="utf-8", newline="") as index:
@@ -127,6 +128,9 @@ nvidia-current/535.183.01, 6.1.0-25-amd64, x86_64: installed (WARNING! Diff betw
 nvidia/570.124.06: added
 nvidia, 470.103.01, 5.4.0-99-generic, x86_64: built
 zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
+nvidia/595.91.07, 6.11.0-29-generic, x86_64: installed (Differences between built and installed modules)
+hid-xpadneo, v0.9.5, 6.1.0-18-amd64, x86_64: installed
+mlnx-ofed-kernel/24.10.OFED.24.10.1.1.4.1, 6.1.0-18-amd64, x86_64: installed (original_module exists)
 
 """
     found = parse_dkms_status(text)
@@ -139,6 +143,9 @@ zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
         ("nvidia", "570.124.06", "", "added", False),
         ("nvidia", "470.103.01", "5.4.0-99-generic", "built", False),
         ("zfs", "2.1.11", OLD, "installed", False),
+        ("nvidia", "595.91.07", "6.11.0-29-generic", "installed", True),
+        ("hid-xpadneo", "v0.9.5", OLD, "installed", False),
+        ("mlnx-ofed-kernel", "24.10.OFED.24.10.1.1.4.1", OLD, "installed", False),
     ]
     with pytest.raises(ParseError, match="no such thing"):
         parse_dkms_status("no such thing")
@@ -147,6 +154,18 @@ zfs/2.1.11, 6.1.0-18-amd64, x86_64: installed (Original modules exist)
 def row(name, version, status="ii ", maintainer=CANONICAL, section="restricted/libs", depends=""):
     """A line of dpkg-query."""
     return "\t".join([name, version, status, maintainer, section, depends]) + "\n"
+
+
+def test_a_library_that_is_there_for_i386_too():
+    """On a workstation with Steam. apt-mark has held the one of amd64, and dpkg lists the other one after it."""
+    text = row("libnvidia-compute-580:amd64", "580.95.05-0ubuntu1", "hi ") + row(
+        "libnvidia-compute-580:i386", "580.95.05-0ubuntu1"
+    )
+    assert parse_packages(text)["libnvidia-compute-580"]["held"]
+    assert parse_packages(row("libnvidia-compute-580:i386", "580"))
+    listed = text.replace(":amd64", "").replace(":i386", "")
+    short = "".join("\t".join(line.split("\t")[:3]) + "\n" for line in listed.splitlines())
+    assert parse_installed(short)["libnvidia-compute-580"]["held"]
 
 
 def test_packages():
