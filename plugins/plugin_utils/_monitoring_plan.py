@@ -96,6 +96,9 @@ COLLECTORS = (
 #: limit.
 REMOTE = "nfs4?|cifs|smb3|lustre|ceph|fuse.*|beegfs|gpfs|9p"
 MOST_SAMPLES = 20000
+#: Gets nothing: alerts of a site without receivers, and the test alert of verify.
+NOBODY = {"name": "nobody"}
+TEST_ROUTE = {"receiver": "nobody", "matchers": ['alertname = "TrainyardTest"']}
 #: A page about alerts: each has a section with its name.
 MANUAL = "https://github.com/trainyard/gpu/blob/main/docs/monitoring.md#%s"
 #: Our own. The reader leaves out those that a host does not have.
@@ -630,16 +633,15 @@ def alertmanager_config(requested: Requested) -> str:
 
     Alerts of a host that is down follow from that, and a wrong clock makes files look old.
     """
-    receivers = requested["receivers"] or [{"name": "nobody"}]
+    receivers = [*requested["receivers"], NOBODY]
     route = {
         "receiver": receivers[0]["name"],
         "group_by": ["alertname", "instance"],
         "group_wait": "30s",
         "group_interval": "5m",
         "repeat_interval": "12h",
+        "routes": [TEST_ROUTE, *requested["routes"]],
     }
-    if requested["routes"]:
-        route["routes"] = requested["routes"]
     return _document(
         {
             "route": route,

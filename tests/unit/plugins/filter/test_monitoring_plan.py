@@ -233,7 +233,12 @@ def test_receivers():
     config = json.loads(
         planned.alertmanager_config(dict(WANTED, receivers=receivers, routes=routes))
     )
-    assert config["route"]["receiver"] == "mail" and config["route"]["routes"] == routes
+    assert config["route"]["receiver"] == "mail"
+    # The test alert of verify reaches nobody, whatever the routes of the site are.
+    test = {"receiver": "nobody", "matchers": ['alertname = "TrainyardTest"']}
+    assert config["route"]["routes"] == [test, *routes]
+    assert config["receivers"] == [*receivers, {"name": "nobody"}]
+    assert json.loads(planned.alertmanager_config(WANTED))["receivers"] == [{"name": "nobody"}]
     assert config["inhibit_rules"][0]["equal"] == ["instance"]
 
 
