@@ -27,6 +27,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _nvidia_smi,
     _slurm_metrics,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
 
 # They start daemons, which takes seconds.
 pytestmark = pytest.mark.slow
@@ -245,6 +246,52 @@ def test_alerts_reach_a_webhook_and_a_mailbox(monitoring):
         return monitoring.receiver.mails if all(name in text for name in expected) else None
 
     assert monitoring.wait(mailed)[0]["to"] == ["ops@example.org"]
+
+
+def of_another_authority(folder, name, **options):
+    """A certificate as a site has it: its path, that of its key, and the text of its authority."""
+    asked = {"folder": str(folder), "name": name, "_ansible_remote_tmp": str(folder.parent)}
+    told = run_module("own_certificate", dict(asked, **options), False)
+    return str(folder / (name + ".pem")), str(folder / (name + ".key")), told["ca"]
+
+
+def test_a_certificate_of_the_site(tmp_path):
+    """Daemons show it, and a client of the same authority reads nothing."""
+    names = {"names": ["front", "localhost"], "addresses": ["127.0.0.1"]}
+    certificate, key, ca = of_another_authority(tmp_path / "site", "host", **names)
+    client, client_key, _ca = of_another_authority(
+        tmp_path / "site", "client", names=["front"], usage="client"
+    )
+    made = Monitoring(tmp_path, certificate=certificate, key=key, ca=ca)
+    for name in ("prometheus-node-exporter", "prometheus-alertmanager", "prometheus"):
+        made.start(name)
+    try:
+        jobs = {"host", "prometheus", "alertmanager"}
+        read = 'up{job=~"host|prometheus|alertmanager"} == 1'
+        assert made.wait(lambda: {row["metric"]["job"] for row in made.query(read)} == jobs)
+        assert not (made.tls / "host.pem").exists()
+        context = ssl.create_default_context(cafile=str(made.tls / "ca.pem"))
+        context.load_cert_chain(client, client_key)
+        for port in made.ports[:3]:
+            assert made.get(port, "/metrics")
+            with pytest.raises(OSError):
+                urllib.request.urlopen(
+                    "https://127.0.0.1:%d/metrics" % port, timeout=10, context=context
+                )
+        options = planned.read_options(dict(made.wanted, host="front"))
+        told = {"packages": ["openssl"], "records": [], "units": {}, "folder": str(made.tls)}
+        told.update(records=[str(tmp_path / "none")], **names)
+        told.update({key: options[key] for key in ("trusted", "certificate", "key", "renew_days")})
+        found = run_module("monitoring_info", told, True)
+        assert found["certificate"] == [] and found["authority"]
+        found = run_module("monitoring_info", dict(told, names=["other"]), True)
+        assert found["certificate"] != []
+        found = run_module("monitoring_info", dict(told, key=str(tmp_path / "none")), True)
+        assert found["certificate"] == ["%s does not exist" % (tmp_path / "none")]
+    finally:
+        for name in list(made.children):
+            made.stop(name)
+        made.receiver.stop()
 
 
 def test_a_file_that_is_gone_ends_the_curve(monitoring):
