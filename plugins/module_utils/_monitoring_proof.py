@@ -9,6 +9,8 @@ Pure functions.
 
 from __future__ import annotations
 
+import datetime
+
 from typing import Any, Iterable, Tuple, Union
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_metrics import seconds_of
@@ -18,8 +20,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import qua
 __all__ = [
     "MARKED",
     "SETTLED",
+    "arrived",
+    "counted_gpus",
     "given_devices",
     "hosts_up",
+    "marked_alert",
     "marked_gpus",
     "missing_gpus",
     "not_sent",
@@ -28,10 +33,13 @@ __all__ = [
     "wrong_jobs",
 ]
 
-#: Seconds after which a file is old, by the end of its path. slurmd runs the health program each
-#: five minutes, and verify writes when it runs.
-OLD = {"/health.prom": 1800, "/verify.prom": float("inf")}
-_OLD = 300
+#: Seconds between two texts of a writer, by the end of its path. That of the GPUs has the interval
+#: of the site, and verify writes when it runs.
+WRITTEN = {"/health.prom": 300, "/host.prom": 60, "/slurm.prom": 30, "/verify.prom": float("inf")}
+#: Intervals after which a file is old.
+OLD = 5
+#: Seconds after which a test alert has ended. Alertmanager waits longer before it tells a receiver.
+TEST_SECONDS = 10
 
 
 #: Seconds after its start in which the GPUs of a job get its number: until the next look at them,
@@ -68,19 +76,22 @@ def hosts_up(answer: dict[str, Any], hosts: list[str]) -> dict[str, list[str]]:
     }
 
 
-def stale_files(mtimes: dict[str, Any], errors: dict[str, Any], now: float) -> list[str]:
+def stale_files(
+    mtimes: dict[str, Any], errors: dict[str, Any], now: float, interval: float
+) -> list[str]:
     """Return what is wrong with the files of metrics, as one text for each host and file.
 
     :param mtimes: the answer to C(node_textfile_mtime_seconds).
     :param errors: the answer to C(node_textfile_scrape_error).
     :param now: Prometheus' time in seconds since 1970.
+    :param interval: seconds between two texts of the GPUs.
     """
     found = []
     for row in _vector(mtimes):
         path, host = row["metric"].get("file", ""), row["metric"].get("instance", "")
         age = now - float(row["value"][1])
-        limits = [limit for end, limit in OLD.items() if path.endswith(end)]
-        if age > (limits[0] if limits else _OLD):
+        known = [seconds for end, seconds in WRITTEN.items() if path.endswith(end)]
+        if age > OLD * (known[0] if known else interval):
             found.append("%s: %s is %d s old" % (host, path, age))
     for row in _vector(errors):
         if float(row["value"][1]):
@@ -93,6 +104,21 @@ def missing_gpus(answer: dict[str, Any]) -> list[str]:
     are metrics of them.
     """
     return sorted(row["metric"].get("instance", "") for row in _vector(answer))
+
+
+def counted_gpus(answer: dict[str, Any], counts: dict[str, int]) -> list[str]:
+    """Return the hosts of which the metrics have another number of GPUs than their driver counts.
+
+    :param answer: Prometheus' answer to C(trainyard_gpus).
+    :param counts: the number of GPUs by host, as its driver has told it now.
+    """
+    found = []
+    for row in _vector(answer):
+        host, number = row["metric"].get("instance", ""), int(float(row["value"][1]))
+        if number != counts.get(host, number):
+            text = "%s: the driver counts %s, and there are metrics of %d"
+            found.append(text % (host, quantity(counts[host], "GPU"), number))
+    return sorted(found)
 
 
 def _is_settled(job: dict[str, Any], now: float) -> bool:
@@ -201,3 +227,24 @@ def not_sent(answer: dict[str, Any]) -> str:
         return ""
     dropped = ", ".join(row.get("url", "") for row in data.get("droppedAlertmanagers") or [])
     return "Prometheus knows no Alertmanager" + (" (dropped: %s)" % dropped if dropped else "")
+
+
+def marked_alert(mark: str, now: float) -> list[dict[str, Any]]:
+    """Return the alerts to send to Alertmanager, whose route for this name has no receiver.
+
+    :param mark: a text by which it is found again.
+    :param now: the time in seconds since 1970.
+    """
+    end = datetime.datetime.fromtimestamp(now + TEST_SECONDS, datetime.timezone.utc)
+    labels = {"alertname": "TrainyardTest", "mark": mark}
+    return [{"labels": labels, "endsAt": end.strftime("%Y-%m-%dT%H:%M:%SZ")}]
+
+
+def arrived(alerts: list[dict[str, Any]], mark: str) -> str:
+    """Return why a test alert has not arrived, empty if it has.
+
+    :param alerts: what Alertmanager has.
+    :param mark: that of P(marked_alert).
+    """
+    marks = [alert["labels"].get("mark") for alert in alerts]
+    return "" if mark in marks else "Alertmanager has taken a test alert, and does not have it"

@@ -38,6 +38,7 @@ except ImportError:
 __all__ = [
     "COLUMNS",
     "HEADS",
+    "amount",
     "as_csv",
     "as_html",
     "as_lines",
@@ -56,6 +57,8 @@ __all__ = [
 _MARK = "ty1:"
 GIB = 1 << 30
 HOUR = 3600.0
+#: Decimals of hours and kWh: a GPU second is not 0.
+DECIMALS = 4
 #: Joules of a kWh.
 KWH = 3.6e6
 #: Mean use below which a job is told so. jobstats has the same limit.
@@ -115,7 +118,7 @@ def summary_text(gpus: int, found: dict[str, Any], stopped: int = 0) -> str:
     values = {"gpus": gpus, "seen": found["seen"]}
     if found["seen"]:
         values["used"] = found["used"]
-        values["hours"] = round(found["seconds"] / HOUR, 2)
+        values["hours"] = round(found["seconds"] / HOUR, DECIMALS)
         values["use"] = round(min(1.0, found["use"]), 3)
         values["idle"] = round(max(0.0, found["idle"]), 3)
         values["mem"] = round(found["memory"] / GIB, 1)
@@ -278,11 +281,11 @@ class _Sums:
         return {
             "jobs": self.jobs,
             "failed": self.failed,
-            "gpu_hours": round(self.allocated, 1),
-            "gpu_hours_measured": round(self.measured, 1),
-            "gpu_hours_idle": round(self.idle, 1),
+            "gpu_hours": round(self.allocated, DECIMALS),
+            "gpu_hours_measured": round(self.measured, DECIMALS),
+            "gpu_hours_idle": round(self.idle, DECIMALS),
             "mean_use": round(self.used / self.measured, 3) if self.measured else None,
-            "energy_kwh": round(self.energy, 1),
+            "energy_kwh": round(self.energy, DECIMALS),
             "wait_median_minutes": _minutes(self.waits, 0.5),
             "wait_90_minutes": _minutes(self.waits, 0.9),
         }
@@ -312,6 +315,11 @@ def usage_rows(
 # --- how rows are shown ---
 
 
+def amount(value: float) -> str:
+    """Return hours or kWh for people: one decimal, and three digits of what is less than 1."""
+    return "%.3g" % value if 0 < value < 0.9995 else "%.1f" % value
+
+
 def cells(row: dict[str, Any]) -> dict[str, str]:
     """Return the texts of a row: C(-) for what is not known."""
     found = {}
@@ -320,7 +328,7 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
         if key == "mean_use":
             found[key] = "-" if value is None else "%d %%" % round(100 * value)
         elif isinstance(value, float):
-            found[key] = "%.1f" % value
+            found[key] = amount(value)
         else:
             found[key] = "-" if value is None else str(value)
     return found

@@ -35,6 +35,18 @@ options:
     description: Absolute path of the certificate of the authority on its own host. Empty on other hosts.
     type: str
     default: ""
+  trusted:
+    description: Name of the file in O(folder) with the authority of clients.
+    type: str
+    default: ca.pem
+  certificate:
+    description: Absolute path of a certificate of the site, which is read in place of C(host.pem). Who signed it is not checked.
+    type: str
+    default: ""
+  key:
+    description: Absolute path of its key.
+    type: str
+    default: ""
   names:
     description: Host names for which the certificate has to be valid.
     type: list
@@ -220,10 +232,14 @@ class Host:
 
     def certificate(self):
         """Return why the certificate has to be signed."""
+        of_site = [self.options["certificate"], self.options["key"]]
         paths = [self.path(name) for name in ("host.pem", "host.key", "ca.pem")]
-        if not all(os.path.exists(path) for path in paths):
-            return ["there is none"]
-        verified = self.run(["openssl", "verify", "-CAfile", paths[2], paths[0]])
+        paths = of_site if of_site[0] else paths
+        missing = [path for path in paths if not os.path.exists(path)]
+        if missing:
+            return ["%s does not exist" % missing[0]] if of_site[0] else ["there is none"]
+        # The authority of the site need not be on the host.
+        verified = of_site[0] or self.run(["openssl", "verify", "-CAfile", paths[2], paths[0]])
         own = self.run(["openssl", "x509", "-in", paths[0], "-noout", "-pubkey"])
         if not own or own != self.run(["openssl", "pkey", "-in", paths[1], "-pubout"]):
             return ["it has another key"]
@@ -258,6 +274,9 @@ def main():
             "units": {"type": "dict", "required": True},
             "folder": {"type": "path", "required": True},
             "authority": {"type": "str", "default": ""},
+            "trusted": {"type": "str", "default": "ca.pem"},
+            "certificate": {"type": "str", "default": ""},
+            "key": {"type": "str", "default": ""},
             "names": {"type": "list", "elements": "str", "default": []},
             "addresses": {"type": "list", "elements": "str", "default": []},
             "renew_days": {"type": "int", "default": 60},
@@ -276,7 +295,7 @@ def main():
         packages=host.packages(),
         units=host.units(),
         certificate=host.certificate(),
-        authority=host.authority(host.path("ca.pem")),
+        authority=host.authority(host.path(module.params["trusted"])),
         signer=host.authority(module.params["authority"]),
         taken=listening(
             [read_text("/proc/net/tcp"), read_text("/proc/net/tcp6")], module.params["ports"]

@@ -10,8 +10,10 @@ module: monitoring_proof
 short_description: Check that Prometheus reads all hosts, and nobody else
 version_added: "0.4.0"
 description:
-  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old their metrics are, and Alertmanager whether it answers.
-  - Connects to each daemon without a certificate, and with the certificate of a host, and tells which of them answer. None should.
+  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old their metrics are. Sends a test alert to Alertmanager,
+    as Prometheus does, and asks whether it has arrived. The alert ends after ten seconds and has no receiver. Check mode sends none.
+  - Connects to each daemon as the user nobody without a certificate, and with the certificate of a host, and tells which of them answer. None should.
+    Tells the keys and values that nobody can read, too.
   - What does not answer is a result, not a failure.
 options:
   folder:
@@ -48,6 +50,14 @@ options:
     description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of jobs.
     type: bool
     default: false
+  counts:
+    description: The number of GPUs that the driver of each host counts, by its name. Hosts that are not named are not compared.
+    type: dict
+    default: {}
+  interval:
+    description: Number of seconds between two values of each curve.
+    type: int
+    default: 15
   positions:
     description:
       - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts them. Of jobs on other hosts only the number of GPUs is
@@ -94,12 +104,12 @@ strange:
   type: list
   elements: str
 stale:
-  description: What is wrong with files of metrics.
+  description: What is wrong with files of metrics, and with the number of GPUs in them.
   returned: success
   type: list
   elements: str
 open:
-  description: Daemons that answer without a certificate of a client, and ports that should be closed.
+  description: Daemons that answer without a certificate of a client, ports that should be closed, and files that everybody can read.
   returned: success
   type: list
   elements: str
@@ -113,7 +123,7 @@ jobs_error:
   returned: success
   type: str
 alerts:
-  description: Why alerts do not reach Alertmanager, empty if they do.
+  description: Why alerts do not reach Alertmanager, empty if they do. In check mode, only whether Prometheus knows it and it answers.
   returned: success
   type: str
 receivers:
@@ -137,8 +147,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils import _slurm
 from ansible_collections.trainyard.gpu.plugins.module_utils._monitoring_proof import (
     MARKED,
+    arrived,
+    counted_gpus,
     given_devices,
     hosts_up,
+    marked_alert,
     marked_gpus,
     missing_gpus,
     not_sent,
@@ -151,30 +164,69 @@ PROMETHEUS = 9090
 ALERTMANAGER = 9093
 GOSSIP = 9094
 LOOPBACK = "127.0.0.1"
+NOBODY = 65534
+#: What people must not read, beside the keys of the folder.
+VALUES = ("/var/lib/prometheus/metrics2", "/var/lib/trainyard/metrics/host/host.prom")
 #: A query of GPUs that are known and have no metrics.
 UNMEASURED = "trainyard_host_gpus_expected unless on (instance) trainyard_gpus"
 
 
+def as_nobody(tried):
+    """Return the texts that a function returns as a user without rights.
+
+    As this user, if that is not root. ValueError: it has not ended well.
+    """
+    if os.geteuid():
+        return tried()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.write(writer, json.dumps(tried()).encode("utf-8"))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
 class Proof:
-    def __init__(self, params):
-        self.params = params
+    def __init__(self, params, sends=True):
+        self.params, self.sends = params, sends
 
     def context(self, certificate=""):
-        """Return how to connect: with a certificate of the folder, or without one."""
+        """Return how to connect: with a certificate of the folder, or without one and trusting
+        anybody, as somebody who cannot read the authority.
+        """
         folder = self.params["folder"]
+        if not certificate:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            return context
         context = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
-        if certificate:
-            paths = [os.path.join(folder, certificate + end) for end in (".pem", ".key")]
-            context.load_cert_chain(*paths)
+        paths = [os.path.join(folder, certificate + end) for end in (".pem", ".key")]
+        context.load_cert_chain(*paths)
         return context
 
-    def get(self, address, port, path, certificate="client"):
-        """Return the text of an answer. OSError or http.client.HTTPException: there is none."""
+    def get(self, address, port, path, certificate="client", sent=None):
+        """Return the text of an answer, after sending JSON if there is some.
+
+        OSError or http.client.HTTPException: there is none.
+        """
         connection = http.client.HTTPSConnection(
             address, port, timeout=self.params["timeout"], context=self.context(certificate)
         )
         try:
-            connection.request("GET", path)
+            if sent is None:
+                connection.request("GET", path)
+            else:
+                kind = {"Content-Type": "application/json"}
+                connection.request("POST", path, json.dumps(sent), kind)
             answer = connection.getresponse()
             text = answer.read().decode("utf-8", "replace")
         finally:
@@ -202,21 +254,33 @@ class Proof:
             return False
         return True
 
-    def open_doors(self):
-        found = []
-        doors = [
+    def doors(self):
+        """Return name, address and port of each daemon."""
+        found = [
             (host["name"], host["address"], self.params["port"]) for host in self.params["hosts"]
         ]
-        doors += [("Prometheus", LOOPBACK, PROMETHEUS)]
-        doors += [("Alertmanager", LOOPBACK, ALERTMANAGER)] * self.params["has_alertmanager"]
-        for name, address, port in doors:
+        found += [("Prometheus", LOOPBACK, PROMETHEUS)]
+        return found + [("Alertmanager", LOOPBACK, ALERTMANAGER)] * self.params["has_alertmanager"]
+
+    def open_to_nobody(self):
+        """Return what this process gets without a certificate, and the files that it can read."""
+        keys = [os.path.join(self.params["folder"], name) for name in ("client.key", "host.key")]
+        found = ["%s can be read" % path for path in (*keys, *VALUES) if os.access(path, os.R_OK)]
+        for name, address, port in self.doors():
             if self.answers_without(address, port):
                 found.append("%s answers on port %d without a certificate" % (name, port))
-            elif self.answers_without(address, port, "host"):
+        return found
+
+    def open_doors(self):
+        found = as_nobody(self.open_to_nobody)
+        for name, address, port in self.doors():
+            if self.answers_without(address, port, "host"):
                 found.append("%s answers on port %d to the certificate of a host" % (name, port))
         for port in (PROMETHEUS, ALERTMANAGER, GOSSIP):
             if self.listens(self.params["address"], port):
                 found.append("port %d is open on %s" % (port, self.params["address"]))
+        if self.listens(LOOPBACK, GOSSIP):
+            found.append("port %d is open on %s" % (GOSSIP, LOOPBACK))
         return found
 
     def alerts(self):
@@ -226,9 +290,19 @@ class Proof:
             return why, []
         try:
             rows = json.loads(self.get(LOOPBACK, ALERTMANAGER, "/api/v2/receivers"))
+            if self.sends and not why:
+                why = self.why_not_arrived()
         except (OSError, http.client.HTTPException, ValueError) as error:
             return "Alertmanager does not answer: %s" % error, []
         return why, sorted(row["name"] for row in rows)
+
+    def why_not_arrived(self):
+        """Send a test alert to Alertmanager. Return why it has not arrived, empty if it has."""
+        mark = uuid.uuid4().hex
+        path = "/api/v2/alerts"
+        self.get(LOOPBACK, ALERTMANAGER, path, sent=marked_alert(mark, time.time()))
+        asked = path + "?" + urllib.parse.urlencode({"filter": 'mark="%s"' % mark})
+        return arrived(json.loads(self.get(LOOPBACK, ALERTMANAGER, asked)), mark)
 
     def read(self):
         names = [host["name"] for host in self.params["hosts"]]
@@ -237,9 +311,11 @@ class Proof:
             self.query("node_textfile_mtime_seconds"),
             self.query("node_textfile_scrape_error"),
             time.time(),
+            self.params["interval"],
         )
         lost = missing_gpus(self.query(UNMEASURED))
-        found["stale"] = stale + ["%s: its GPUs are not measured" % host for host in lost]
+        stale += ["%s: its GPUs are not measured" % host for host in lost]
+        found["stale"] = stale + counted_gpus(self.query("trainyard_gpus"), self.params["counts"])
         found["alerts"], found["receivers"] = self.alerts()
         if self.params["has_scheduler"]:
             found["jobs"], found["jobs_error"] = self.wrong_jobs(self.query(MARKED))
@@ -302,12 +378,14 @@ def main():
             "port": {"type": "int", "default": 9100},
             "has_alertmanager": {"type": "bool", "default": True},
             "has_scheduler": {"type": "bool", "default": False},
+            "counts": {"type": "dict", "default": {}},
+            "interval": {"type": "int", "default": 15},
             "positions": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 5},
         },
         supports_check_mode=True,
     )
-    proof = Proof(module.params)
+    proof = Proof(module.params, sends=not module.check_mode)
     found = {"missing": [], "strange": [], "stale": [], "alerts": "", "receivers": [], "error": ""}
     found.update(jobs=[] if module.params["has_scheduler"] else None, jobs_error="")
     try:
@@ -316,7 +394,7 @@ def main():
         found["error"] = "%s: %s" % (type(error).__name__, error)
     try:
         found["open"] = proof.open_doors()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         found["open"] = []
         found["error"] = found["error"] or "%s: %s" % (type(error).__name__, error)
     module.exit_json(changed=False, **found)

@@ -78,7 +78,7 @@ people:
       description: Jobs that failed, ran out of time or memory, or lost their host in the month.
       type: int
     gpu_hours:
-      description: Hours of allocated GPUs.
+      description: Hours of allocated GPUs, to four decimals, as all hours here.
       type: float
     gpu_hours_measured:
       description: Hours of which the use was measured.

@@ -96,6 +96,11 @@ COLLECTORS = (
 #: limit.
 REMOTE = "nfs4?|cifs|smb3|lustre|ceph|fuse.*|beegfs|gpfs|9p"
 MOST_SAMPLES = 20000
+#: Days before its end in which a certificate of ours is signed again.
+RENEW_DAYS = 60
+#: Gets nothing: alerts of a site without receivers, and the test alert of verify.
+NOBODY = {"name": "nobody"}
+TEST_ROUTE = {"receiver": "nobody", "matchers": ['alertname = "TrainyardTest"']}
 #: A page about alerts: each has a section with its name.
 MANUAL = "https://github.com/trainyard/gpu/blob/main/docs/monitoring.md#%s"
 #: Our own. The reader leaves out those that a host does not have.
@@ -107,7 +112,8 @@ class Requested(TypedDict):
 
     C(interval) is in seconds.
 
-    C(hosts) are the members of the cluster, C(rules) are changes by name of the alert, and
+    C(certificate) and C(key) are paths on the host, of a certificate of the site that C(ca) has
+    signed, a text. C(hosts) are the members of the cluster, C(rules) are changes by name of the alert, and
     C(programs), C(site_rules) and C(dashboards) contents by name.
     """
 
@@ -121,6 +127,9 @@ class Requested(TypedDict):
     gpus: int
     npus: int
     share: str
+    certificate: str
+    key: str
+    ca: str
     certificates: list[str]
     interval: int
     port: int
@@ -168,6 +177,10 @@ class Options(Certificate):
     units: dict[str, list[str]]
     folder: str
     authority: str
+    trusted: str
+    certificate: str
+    key: str
+    renew_days: int
     ports: list[int]
 
 
@@ -361,7 +374,14 @@ def node_exporter(requested: Requested) -> str:
     )
 
 
-def web_config() -> str:
+def _of_clients(requested: Requested) -> str:
+    """Return the name of the file with the authority of clients. It is our own in any case: all
+    clients of an authority of the site could read everything.
+    """
+    return "clients.pem" if requested["certificate"] else "ca.pem"
+
+
+def web_config(requested: Requested) -> str:
     """Return what all daemons require of their clients: a certificate of the authority.
 
     They read the files at each connection.
@@ -369,10 +389,10 @@ def web_config() -> str:
     return _document(
         {
             "tls_server_config": {
-                "cert_file": TLS + "/host.pem",
-                "key_file": TLS + "/host.key",
+                "cert_file": requested["certificate"] or TLS + "/host.pem",
+                "key_file": requested["key"] or TLS + "/host.key",
                 "client_auth_type": "RequireAndVerifyClientCert",
-                "client_ca_file": TLS + "/ca.pem",
+                "client_ca_file": "%s/%s" % (TLS, _of_clients(requested)),
             }
         }
     )
@@ -487,12 +507,13 @@ def _programs(requested: Requested) -> list[str]:
 
 def host_files(requested: Requested) -> list[ManagedFile]:
     """Return the folders and files of a host, in the order in which they are created."""
+    of_site = [requested["certificate"]] if requested["certificate"] else []
     reader = {
         "interval": requested["interval"],
         "source": gpu_source(requested),
         "jobs": requested["has_marks"],
         "shares": _shares(requested),
-        "certificates": [*CERTIFICATES, *requested["certificates"]],
+        "certificates": [*CERTIFICATES, *of_site, *requested["certificates"]],
         "gpus": requested["gpus"] or requested["npus"],
     }
     entries = [
@@ -506,7 +527,7 @@ def host_files(requested: Requested) -> list[ManagedFile]:
     ]
     entries += [
         managed_file(FOLDER + "/reader.json", _document(reader)),
-        _secret(FOLDER + "/web.yml", web_config()),
+        _secret(FOLDER + "/web.yml", web_config(requested)),
         managed_folder("%s/%s.d" % (SYSTEMD, NODE)),
         managed_file(_drop_in_path(NODE), node_exporter(requested)),
     ]
@@ -630,16 +651,15 @@ def alertmanager_config(requested: Requested) -> str:
 
     Alerts of a host that is down follow from that, and a wrong clock makes files look old.
     """
-    receivers = requested["receivers"] or [{"name": "nobody"}]
+    receivers = [*requested["receivers"], NOBODY]
     route = {
         "receiver": receivers[0]["name"],
         "group_by": ["alertname", "instance"],
         "group_wait": "30s",
         "group_interval": "5m",
         "repeat_interval": "12h",
+        "routes": [TEST_ROUTE, *requested["routes"]],
     }
-    if requested["routes"]:
-        route["routes"] = requested["routes"]
     return _document(
         {
             "route": route,
@@ -930,7 +950,10 @@ def leaving(found: dict[str, Any], requested: Requested) -> list[str]:
     unused = {
         path for path in _all_paths() if path not in planned and not _is_written(path, planned)
     }
-    return record_of(found, requested)["former"] + sorted(unused, reverse=True)
+    # Of before the site had a certificate, or since it has none.
+    tls = ("host.pem", "host.key") if requested["certificate"] else ("clients.pem",)
+    former = record_of(found, requested)["former"] + ["%s/%s" % (TLS, name) for name in tls]
+    return former + sorted(unused, reverse=True)
 
 
 def _is_written(path: str, planned: set[str]) -> bool:
@@ -995,6 +1018,19 @@ def _foreign(found: dict[str, Any], requested: Requested) -> list[str]:
     return [name for name in packages(requested) if name in known and name in found["packages"]]
 
 
+def _bad_certificate(found: dict[str, Any], requested: Requested) -> list[str]:
+    """Return what is wrong with the certificate of the site, which the role cannot sign again."""
+    if not requested["certificate"]:
+        return []
+    named = certificate_names(requested)
+    wanted = ", ".join(named["names"] + named["addresses"])
+    return [
+        "%s: monitoring_certificate is '%s': %s; give the host a valid certificate for %s, and its key"
+        % (requested["host"], requested["certificate"], reason, wanted)
+        for reason in found["certificate"]
+    ]
+
+
 def problems(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return what makes the plan impossible, before anything changes."""
     host = requested["host"]
@@ -1004,6 +1040,7 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
         " own monitoring as it is and do not run playbook monitoring" % (host, name)
         for name in _foreign(found, requested)
     ]
+    texts += _bad_certificate(found, requested)
     runs = found["units"].get(NODE) or {}
     if requested["port"] in found["taken"] and not runs.get("active"):
         texts.append(
@@ -1084,6 +1121,11 @@ def read_options(requested: Requested) -> Options:
         "units": units,
         "folder": TLS,
         "authority": AUTHORITY + "/ca.pem" if is_server(requested) else "",
+        "trusted": _of_clients(requested),
+        "certificate": requested["certificate"],
+        "key": requested["key"],
+        # The site renews its own.
+        "renew_days": 0 if requested["certificate"] else RENEW_DAYS,
         "ports": ports,
     }
 
@@ -1134,13 +1176,14 @@ def requests(requested: Requested, asked: dict[str, str]) -> list[CertificateReq
 
     :param asked: the requests of hosts that need one, by name.
     """
+    hosts = [] if requested["certificate"] else requested["hosts"]
     return [
         {
             **certificate_names({**requested, "host": member["name"]}),
             "name": _certificate_file(member["name"]),
             "request": asked.get(member["name"], ""),
         }
-        for member in requested["hosts"]
+        for member in hosts
     ]
 
 
@@ -1150,8 +1193,13 @@ def _certificate_file(host: str) -> str:
 
 
 def tls_files(requested: Requested, ca: str, signed: dict[str, str]) -> list[ManagedFile]:
-    """Return the certificates of a host. Texts that check mode does not know are left out."""
+    """Return the certificates of a host. Texts that check mode does not know are left out.
+
+    C(ca.pem) is the authority of servers.
+    """
     texts = {"ca.pem": ca, "host.pem": signed.get(_certificate_file(requested["host"]), "")}
+    if requested["certificate"]:
+        texts = {"ca.pem": requested["ca"], "clients.pem": ca}
     return [_secret("%s/%s" % (TLS, path), text) for path, text in texts.items() if text]
 
 
@@ -1168,7 +1216,7 @@ def removal(found: dict[str, Any]) -> Removal:
     )
     certificates = [
         "%s/%s" % (TLS, name)
-        for name in ("ca.pem", "host.pem", "host.key", "client.pem", "client.key")
+        for name in ("ca.pem", "clients.pem", "host.pem", "host.key", "client.pem", "client.key")
     ]
     return {
         "placed": bool(record) or found["placed_packages"],

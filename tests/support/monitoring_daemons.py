@@ -39,6 +39,9 @@ WANTED = {
     "gpus": 8,
     "npus": 0,
     "share": "/share",
+    "certificate": "",
+    "key": "",
+    "ca": "",
     "certificates": ["/etc/trainyard/tls/hub.pem"],
     # As ansible-core before 2.19 gives them.
     "interval": "15",

@@ -166,8 +166,31 @@ def test_the_use_of_ended_jobs(front, other, queue, pair, wait):
     assert (third["gpus"], third["seen"]) == (2, 2)
 
 
+def summed_by_sreport(front):
+    """The GPU seconds of each person since yesterday.
+
+    sreport shows full hours that Slurm has summed. So Slurm sums the present hour now, and the clock of sreport is an hour ahead.
+    """
+    begin, end = front.run(
+        "date --date yesterday +%Y-%m-%dT00:00:00; date --date '1 hour' +%Y-%m-%dT%H:00:00"
+    ).split()
+    front.run("sacctmgr --immediate rollup %s %s" % (begin, end))
+    front.run(
+        "cd /tmp && apt-get download libfaketime && dpkg-deb --extract libfaketime_*.deb ahead"
+    )
+    try:
+        told = front.run(
+            "LD_PRELOAD=$(echo /tmp/ahead/usr/lib/*/faketime/libfaketime.so.1) FAKETIME=+1h sreport --parsable2 --noheader --tres=gres/gpu -t Seconds"
+            " cluster AccountUtilizationByUser start=%s end=%s format=login,used" % (begin, end)
+        )
+    finally:
+        front.run("rm -r /tmp/ahead /tmp/libfaketime_*.deb")
+    people = [line.split("|") for line in told.splitlines() if not line.startswith("|")]
+    return {name: int(seconds) for name, seconds in people}
+
+
 def test_playbook_usage(front, playbook, tmp_path, queue, pair):
-    """The sums are those of Slurm's accounting."""
+    """The sums are those of Slurm's accounting, by job in sacct and by month in sreport."""
     done = playbook("usage.yml", monitoring_usage_dir=str(tmp_path / "usage"), **SLURM)
     assert (done.code, done.changed) == (0, 2), done.output
     paths = sorted((tmp_path / "usage").iterdir())
@@ -186,7 +209,9 @@ def test_playbook_usage(front, playbook, tmp_path, queue, pair):
         jobs[user] += 1
     assert {name: int(row["jobs"]) for name, row in rows.items()} == jobs
     for name, row in rows.items():
-        assert abs(float(row["gpu_hours"]) - hours[name]) < 0.051 < hours[name], rows
+        assert abs(float(row["gpu_hours"]) - hours[name]) < 0.0001 < hours[name], rows
+    seconds = {name: round(3600 * float(row["gpu_hours"])) for name, row in rows.items()}
+    assert summed_by_sreport(front) == seconds
     assert set(rows) == {"alice", "bob"} and float(rows["bob"]["gpu_hours_idle"]) > 0
 
 

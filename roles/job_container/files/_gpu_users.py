@@ -21,7 +21,8 @@ PAUSE = 2.0
 #: They open all GPUs on purpose, and compute nothing: the driver's own services, DCGM, role
 #: monitoring_host, and Slurm itself.
 SERVICES = re.compile(
-    r"/(nvidia-persistenced|nvidia-fabricmanager|nvidia-dcgm|dcgm|dcgm-exporter|nv-hostengine|nvidia-powerd|trainyard-metrics-gpu|slurmd)\.service(/|$)",
+    r"/(nvidia-persistenced|nvidia-fabricmanager|nvidia-dcgm|nvidia-dcgm-exporter|dcgm|dcgm-exporter"
+    r"|nv-hostengine|nvidia-powerd|trainyard-metrics-gpu|slurmd)\.service(/|$)",
     re.MULTILINE,
 )
 STEPS = re.compile(r"/job_([0-9]+)(?:/|$)", re.MULTILINE)

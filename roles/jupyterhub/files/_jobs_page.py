@@ -90,6 +90,11 @@ def counted(number: object, noun: str) -> str:
     return "%s %s%s" % (number, noun, "" if str(number) == "1" else "s")
 
 
+def amount(hours: float) -> str:
+    """Return hours for people, as the command trainyard does: C(amount) of C(_usage)."""
+    return "%.3g" % hours if 0 < hours < 0.9995 else "%.1f" % hours
+
+
 def level(percent: object) -> int:
     """Return the class of the style sheet, 0 to 9, for a use in percent."""
     return min(9, max(0, int(percent) // 10))
@@ -133,6 +138,7 @@ def environment() -> jinja2.Environment:
         sentence=sentence,
         level=level,
         counted=counted,
+        amount=amount,
     )
     return found
 

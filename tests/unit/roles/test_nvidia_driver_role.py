@@ -162,3 +162,23 @@ def test_fabric_manager_is_enabled_and_its_link_recorded_for_teardown():
     assert noted["links"] == [templar.template(trust_as_template(link["path"]))]
     # The keys by which the plan knows that the driver is not the role's.
     assert set(noted) == BESIDE
+
+
+def test_no_program_of_ours_reads_the_gpus_while_the_driver_changes():
+    """Also if the installation fails. Playbook upgrade, which has stopped the reader itself, starts it later."""
+    tasks = yaml.safe_load((ROLE / "tasks/install.yml").read_text(encoding="utf-8"))
+    [change] = [task for task in tasks if "always" in task]
+    stop, install = change["block"]
+    assert stop["ansible.builtin.systemd_service"] == {
+        "name": "trainyard-metrics-gpu.service",
+        "state": "stopped",
+    }
+    assert "runfile" in install["ansible.builtin.include_tasks"]
+    [start] = change["always"]
+    assert start["ansible.builtin.systemd_service"]["state"] == "started"
+    assert start["when"] == "%s is changed" % stop["register"]
+    templar = Templar(loader=DataLoader())
+    for folders, has_reader in (({"/etc/trainyard/monitoring": []}, True), ({}, False)):
+        templar.available_variables = {"cluster_host": {"folders": folders}}
+        condition = trust_as_template("{{ %s }}" % stop["when"])
+        assert templar.template(condition) is has_reader

@@ -2700,6 +2700,9 @@ REFUSED += (
     + bad("verify_cluster_name", "a/b", "a\\b", "eu/west/1")
     + bad("upgrade_resume_command", "scontrol update state=resume")
     + bad("upgrade_resume_tasks", __file__)
+    + bad("monitoring_receivers", [{"name": "nobody"}])
+    + bad("monitoring_certificate", "/etc/ssl/host.pem", "host.pem")
+    + bad("monitoring_ca", "/nowhere/ca.pem")
     + [({name: "x"}, name) for name in ("docker_engine_mirror", "verify_treshold", "jobs_zzz")]
     + bad("preflight_fail", "warn")
 )

@@ -20,6 +20,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._nvidia_smi import (
 from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh import mesh_problems
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import finding
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._monitoring_plan import CERTIFICATES
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import with_causes
 
 ROOT = Path(__file__).parents[4]
@@ -119,14 +120,9 @@ def an_answer(**changes):
     )
 
 
-def ending(days, ends="2027-01-02", error=""):
-    return {
-        "answer": an_answer(
-            certificates={
-                "/etc/trainyard/tls/hub.pem": {"ends": ends, "days": days, "error": error}
-            }
-        )
-    }
+def ending(days, ends="2027-01-02", error="", path="/etc/trainyard/tls/hub.pem"):
+    certificates = {path: {"ends": ends, "days": days, "error": error}}
+    return {"answer": an_answer(certificates=certificates)}
 
 
 def a_smi(gpus=None, **changes):
@@ -1397,6 +1393,15 @@ def test_a_site_may_overrule():
     )
     assert entry["verdict"] == "fail"
     assert bad(verdicts(gpu_host(), broken, overrule={"gpu-pcie-width": "skip"})) == []
+
+
+def test_the_certificates_of_monitoring_are_checked():
+    text = (RULES.parents[1] / "vars/main.yml").read_text(encoding="utf-8")
+    assert set(CERTIFICATES) < set(yaml.safe_load(text)["__verify_certificates"])
+    for path in CERTIFICATES:
+        [entry] = bad(verdicts(plain(**ending(-1, path=path))))
+        assert entry["found"] == "%s: ended on 2027-01-02" % path
+        assert entry["fix"] == "run monitoring.yml, which creates a new certificate"
 
 
 def test_a_full_file_system_comes_first_and_marks_what_may_follow_from_it():

@@ -233,7 +233,12 @@ def test_receivers():
     config = json.loads(
         planned.alertmanager_config(dict(WANTED, receivers=receivers, routes=routes))
     )
-    assert config["route"]["receiver"] == "mail" and config["route"]["routes"] == routes
+    assert config["route"]["receiver"] == "mail"
+    # The test alert of verify reaches nobody, whatever the routes of the site are.
+    test = {"receiver": "nobody", "matchers": ['alertname = "TrainyardTest"']}
+    assert config["route"]["routes"] == [test, *routes]
+    assert config["receivers"] == [*receivers, {"name": "nobody"}]
+    assert json.loads(planned.alertmanager_config(WANTED))["receivers"] == [{"name": "nobody"}]
     assert config["inhibit_rules"][0]["equal"] == ["instance"]
 
 
@@ -396,3 +401,45 @@ def test_the_certificate_of_a_host():
     assert written["/etc/trainyard/monitoring/tls/ca.pem"]["content"] == "ca"
     # In check mode of a first run.
     assert planned.tls_files(WANTED, "", {}) == []
+
+
+def test_a_certificate_of_the_site():
+    """For servers. Who may read is still decided by the authority of the role, which signs the clients alone."""
+    tls = "/etc/trainyard/monitoring/tls/"
+    site = {"certificate": "/etc/ssl/host.pem", "key": "/etc/ssl/host.key", "ca": "of the site"}
+    made = plan({"certificate": []}, **site)
+    assert made["problems"] == []
+    written = files(made["host_files"])
+    web = json.loads(written["/etc/trainyard/monitoring/web.yml"]["content"])
+    assert web["tls_server_config"] == {
+        "cert_file": "/etc/ssl/host.pem",
+        "key_file": "/etc/ssl/host.key",
+        "client_auth_type": "RequireAndVerifyClientCert",
+        "client_ca_file": tls + "clients.pem",
+    }
+    reader = json.loads(written["/etc/trainyard/monitoring/reader.json"]["content"])
+    assert "/etc/ssl/host.pem" in reader["certificates"]
+    requested = dict(WANTED, **site)
+    assert planned.requests(requested, {"gpu-a": "pem"}) == []
+    written = files(planned.tls_files(requested, "own", {}))
+    texts = {path: entry["content"] for path, entry in written.items()}
+    assert texts == {tls + "ca.pem": "of the site", tls + "clients.pem": "own"}
+    asked = planned.read_options(requested)
+    assert (asked["certificate"], asked["key"]) == ("/etc/ssl/host.pem", "/etc/ssl/host.key")
+    assert (asked["trusted"], asked["renew_days"]) == ("clients.pem", 0)
+    # What is wrong with it stops the run, and is signed by nobody.
+    [problem] = plan({"certificate": ["it ends"]}, **site)["problems"]
+    assert "monitoring_certificate is '/etc/ssl/host.pem': it ends; give" in problem
+    assert "a valid certificate for gpu-a, 192.0.2.11, and its key" in problem
+    # From one to the other, and back.
+    assert {tls + "host.pem", tls + "host.key"} <= set(made["absent"])
+    assert tls + "clients.pem" in plan()["absent"]
+    assert {tls + "host.pem", tls + "host.key"} & set(plan()["absent"]) == set()
+    assert "/etc/ssl/host.pem" not in planned.removal(NOTHING)["absent"]
+    assert tls + "clients.pem" in planned.removal(NOTHING)["absent"]
+
+
+def test_without_a_certificate_of_the_site():
+    asked = planned.read_options(WANTED)
+    assert (asked["certificate"], asked["key"]) == ("", "")
+    assert (asked["trusted"], asked["renew_days"]) == ("ca.pem", 60)

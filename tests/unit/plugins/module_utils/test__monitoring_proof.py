@@ -18,23 +18,44 @@ def test_hosts():
 def test_files():
     path = "/var/lib/trainyard/metrics/%s.prom"
     mtimes = vector(
-        ({"instance": "a", "file": path % "gpu/gpu"}, 690),
-        ({"instance": "b", "file": path % "gpu/gpu"}, 710),
-        ({"instance": "a", "file": path % "health/health"}, 500),
+        ({"instance": "a", "file": path % "gpu/gpu"}, 920),
+        ({"instance": "b", "file": path % "gpu/gpu"}, 930),
+        ({"instance": "a", "file": path % "health/health"}, -490),
+        ({"instance": "a", "file": path % "host/host"}, 710),
+        ({"instance": "a", "file": path % "slurm/slurm"}, 849),
     )
     errors = vector(({"instance": "a"}, 0), ({"instance": "c"}, 1))
-    assert proof.stale_files(mtimes, errors, 1000) == [
-        "a: %s is 310 s old" % (path % "gpu/gpu"),
+    # Five intervals of each program.
+    assert proof.stale_files(mtimes, errors, 1000, 15) == [
+        "a: %s is 80 s old" % (path % "gpu/gpu"),
+        "a: %s is 151 s old" % (path % "slurm/slurm"),
         "c: a file of metrics cannot be read",
     ]
-    assert len(proof.stale_files(mtimes, errors, 2400)) == 4
+    assert len(proof.stale_files(mtimes, errors, 1000, 30)) == 2
+    assert len(proof.stale_files(mtimes, errors, 1011, 15)) == 6
     # verify writes its own when it runs.
     verify = vector(({"instance": "a", "file": path % "verify/verify"}, 0))
-    assert proof.stale_files(verify, vector(), 1e9) == []
+    assert proof.stale_files(verify, vector(), 1e9, 15) == []
 
 
 def test_gpus_without_metrics():
     assert proof.missing_gpus(vector(({"instance": "b"}, 8))) == ["b"]
+
+
+def test_gpus_that_the_driver_counts():
+    answer = vector(({"instance": "b"}, 7), ({"instance": "a"}, 8), ({"instance": "npu"}, 16))
+    assert proof.counted_gpus(answer, {"a": 8, "b": 8, "c": 4}) == [
+        "b: the driver counts 8 GPUs, and there are metrics of 7"
+    ]
+
+
+def test_a_marked_alert():
+    [alert] = proof.marked_alert("x1", NOW)
+    assert alert["labels"] == {"alertname": "TrainyardTest", "mark": "x1"}
+    assert alert["endsAt"] == "2026-11-26T10:00:10Z"
+    assert proof.arrived([{"labels": {}}, alert], "x1") == ""
+    for alerts in ([], [alert]):
+        assert proof.arrived(alerts, "x2").endswith("does not have it")
 
 
 def test_alertmanagers():

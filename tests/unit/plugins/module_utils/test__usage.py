@@ -155,6 +155,39 @@ def test_rows():
     )
 
 
+def test_small_jobs_are_not_0():
+    """90 GPU seconds, of which somewhat more than half were idle."""
+    small = job(
+        start_time="2026-11-10T01:00:00Z",
+        end_time="2026-11-10T01:00:45Z",
+        admin_comment=usage.summary_text(2, usage.measured([gpu(45.0), gpu(45.0, busy=0.1)])),
+    )
+    assert "hours=0.025," in small["admin_comment"]
+    rows = usage.usage_rows([small], *NOVEMBER)
+    [row] = csv.DictReader(io.StringIO(usage.as_csv(rows)))
+    found = [row[key] for key in ("gpu_hours", "gpu_hours_measured", "gpu_hours_idle")]
+    assert found == ["0.025", "0.025", "0.0138"]
+    assert row["energy_kwh"] == "0.2"
+    [_heads, line] = usage.as_lines(rows)
+    assert line.split()[4:7] == ["0.025", "0.025", "0.0138"]
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [
+        (0, "0.0"),
+        (1, "0.0003"),
+        (90, "0.025"),
+        (3599, "1.0"),
+        (3600, "1.0"),
+        (5000, "1.4"),
+        (9123.4 * 3600, "9123.4"),
+    ],
+)
+def test_hours_as_people_read_them(seconds, text):
+    assert usage.amount(round(seconds / 3600, 4)) == text
+
+
 def test_csv_is_no_formula():
     rows = usage.usage_rows([job(user="=1+1", account="+a")], *NOVEMBER)
     [cells] = csv.DictReader(io.StringIO(usage.as_csv(rows)))

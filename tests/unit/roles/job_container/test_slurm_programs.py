@@ -905,6 +905,7 @@ DOCKER = "/system.slice/docker-%s.scope" % ("0123456789ab" + "c" * 52)
         ({"group": "/system.slice/nvidia-persistenced.service"}, False),
         ({"group": "/system.slice/nvidia-fabricmanager.service"}, False),
         ({"group": "/system.slice/nvidia-dcgm.service"}, False),
+        ({"group": "/system.slice/nvidia-dcgm-exporter.service"}, False),
         ({"group": "/system.slice/trainyard-metrics-gpu.service"}, False),
         ({"group": "/system.slice/my-nvidia-dcgm.service"}, True),
     ],

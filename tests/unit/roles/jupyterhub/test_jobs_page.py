@@ -620,6 +620,22 @@ def test_the_page_of_a_job_of_somebody_else():
         assert 'href="%s%s%s"' % (PREFIX, folder, number) in text
 
 
+def test_hours_of_gpus_are_short_and_those_of_small_jobs_are_not_0():
+    row = {"user": "anna", "account": "vision", "month": "2026-11", "jobs": 1, "failed": 0}
+    row.update(gpu_hours=9123.4567, gpu_hours_measured=0.025, gpu_hours_idle=0.0003, mean_use=0.5)
+    values = {"months": [row], "groups": [row], "most": 9123.4567}
+    text = Page(pages.render("usage", FRAME, **values)).text
+    for words in (
+        "0.0003 of 0.025 measured",
+        "9123.5 GPU hours of 1 job, 0.0003 of 0.025 measured hours idle.",
+    ):
+        assert words in text, text
+    of_operators = portal.operator_values(portal.of_all(), portal.told_of_operators(), pages)
+    of_operators["people"] = [row]
+    text = Page(drawn("operators", **of_operators)).text
+    assert "9123.5" in text and "0.0003 of 0.025 measured" in text
+
+
 def test_the_page_of_operators(rendered):
     page = Page(rendered["operators"])
     # The severe alert first, and none that does not fire yet.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 import grafana_dashboards
 import pytest
@@ -24,6 +27,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils import (
     _nvidia_smi,
     _slurm_metrics,
 )
+from ansible_collections.trainyard.gpu.plugins.plugin_utils import _monitoring_plan as planned
 
 # They start daemons, which takes seconds.
 pytestmark = pytest.mark.slow
@@ -140,6 +144,8 @@ def proof_of(monitoring, hosts):
         "port": monitoring.ports[0],
         "has_alertmanager": True,
         "has_scheduler": False,
+        "counts": {"front": 8},
+        "interval": 60,
         "timeout": 5,
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -152,7 +158,13 @@ def test_verify_reads_it(monitoring):
     with proof_of(monitoring, hosts=["front", "gone"]) as proof:
         found = proof.read()
         assert (found["missing"], found["strange"], found["stale"]) == (["gone"], [], [])
-        assert (found["alerts"], found["receivers"]) == ("", ["hook"])
+        assert (found["alerts"], found["receivers"]) == ("", ["hook", "nobody"])
+        told = json.loads(monitoring.get(monitoring.ports[2], "/api/v2/alerts"))
+        of_test = [row for row in told if row["labels"]["alertname"] == "TrainyardTest"]
+        assert [row["receivers"] for row in of_test] == [[{"name": "nobody"}]]
+        proof.params["counts"] = {"front": 7}
+        text = "front: the driver counts 7 GPUs, and there are metrics of 8"
+        assert proof.read()["stale"] == [text]
         assert proof.open_doors() == []
         # A daemon whose settings somebody has changed.
         web = monitoring.folder / "etc/web.yml"
@@ -165,6 +177,22 @@ def test_verify_reads_it(monitoring):
         finally:
             web.write_text(text, encoding="utf-8")
         assert "front answers on port %d without a certificate" % monitoring.ports[0] in told
+
+
+def test_verify_tells_keys_that_everybody_can_read(monitoring, monkeypatch):
+    """And what a person without the certificate of the authority gets."""
+    from ansible_collections.trainyard.gpu.plugins.modules import monitoring_proof
+
+    with tempfile.TemporaryDirectory() as folder, proof_of(monitoring, hosts=["front"]) as proof:
+        os.chmod(folder, 0o755)
+        values = Path(folder) / "host.prom"
+        values.write_text("x", encoding="utf-8")
+        monkeypatch.setattr(monitoring_proof, "VALUES", (str(values),))
+        for mode, expected in ((0o640, []), (0o644, ["%s can be read" % values])):
+            values.chmod(mode)
+            assert proof.open_doors() == expected
+        identity = monitoring_proof.as_nobody(lambda: [os.getuid(), os.getgid(), os.getgroups()])
+        assert identity == [65534, 65534, []]
 
 
 def test_a_new_certificate_needs_no_restart(monitoring):
@@ -220,6 +248,52 @@ def test_alerts_reach_a_webhook_and_a_mailbox(monitoring):
     assert monitoring.wait(mailed)[0]["to"] == ["ops@example.org"]
 
 
+def of_another_authority(folder, name, **options):
+    """A certificate as a site has it: its path, that of its key, and the text of its authority."""
+    asked = {"folder": str(folder), "name": name, "_ansible_remote_tmp": str(folder.parent)}
+    told = run_module("own_certificate", dict(asked, **options), False)
+    return str(folder / (name + ".pem")), str(folder / (name + ".key")), told["ca"]
+
+
+def test_a_certificate_of_the_site(tmp_path):
+    """Daemons show it, and a client of the same authority reads nothing."""
+    names = {"names": ["front", "localhost"], "addresses": ["127.0.0.1"]}
+    certificate, key, ca = of_another_authority(tmp_path / "site", "host", **names)
+    client, client_key, _ca = of_another_authority(
+        tmp_path / "site", "client", names=["front"], usage="client"
+    )
+    made = Monitoring(tmp_path, certificate=certificate, key=key, ca=ca)
+    for name in ("prometheus-node-exporter", "prometheus-alertmanager", "prometheus"):
+        made.start(name)
+    try:
+        jobs = {"host", "prometheus", "alertmanager"}
+        read = 'up{job=~"host|prometheus|alertmanager"} == 1'
+        assert made.wait(lambda: {row["metric"]["job"] for row in made.query(read)} == jobs)
+        assert not (made.tls / "host.pem").exists()
+        context = ssl.create_default_context(cafile=str(made.tls / "ca.pem"))
+        context.load_cert_chain(client, client_key)
+        for port in made.ports[:3]:
+            assert made.get(port, "/metrics")
+            with pytest.raises(OSError):
+                urllib.request.urlopen(
+                    "https://127.0.0.1:%d/metrics" % port, timeout=10, context=context
+                )
+        options = planned.read_options(dict(made.wanted, host="front"))
+        told = {"packages": ["openssl"], "records": [], "units": {}, "folder": str(made.tls)}
+        told.update(records=[str(tmp_path / "none")], **names)
+        told.update({key: options[key] for key in ("trusted", "certificate", "key", "renew_days")})
+        found = run_module("monitoring_info", told, True)
+        assert found["certificate"] == [] and found["authority"]
+        found = run_module("monitoring_info", dict(told, names=["other"]), True)
+        assert found["certificate"] != []
+        found = run_module("monitoring_info", dict(told, key=str(tmp_path / "none")), True)
+        assert found["certificate"] == ["%s does not exist" % (tmp_path / "none")]
+    finally:
+        for name in list(made.children):
+            made.stop(name)
+        made.receiver.stop()
+
+
 def test_a_file_that_is_gone_ends_the_curve(monitoring):
     (monitoring.folder / "metrics/gpu/gpu.prom").unlink()
     assert monitoring.wait(lambda: not monitoring.query("trainyard_gpus"))
@@ -227,9 +301,33 @@ def test_a_file_that_is_gone_ends_the_curve(monitoring):
     monitoring.metrics("gpu", gpus_of(monitoring.answer, 8))
 
 
+@pytest.fixture(scope="module")
+def recorded(monitoring):
+    """Each case that a dashboard shows: a lost GPU, an idle job, one that waits, a drained node, a check that fails, and a port of InfiniBand."""
+    monitoring.metrics("gpu", gpus_of(monitoring.answer, 8))
+    assert monitoring.wait(lambda: monitoring.query("trainyard_gpus == 8"))
+    monitoring.metrics("gpu", gpus_of(monitoring.answer, 7, idle=True))
+    port = ({"device": "mlx5_0", "port": "1"}, 5e9)
+    sent = "node_infiniband_port_data_transmitted_bytes_total"
+    monitoring.metrics(
+        "host",
+        [
+            *_metrics.share_families([("/share", (1000, 1))]),
+            _metrics.cpu_family("cpu 1 2 3 4 5 6 7 8", 100),
+            _metrics.Family(sent, "counter", "Sent.", [port]),
+        ],
+    )
+    monitoring.metrics("health", [_metrics.health_family([("gpu-xid", "Xid 79")])])
+    job = {"id": JOB, "account": "vision", "partition": "train", "user": "anna", "gpus": 1}
+    job.update(reason="Priority", submit_time="2026-01-01T00:00:00Z", eligible_time=None)
+    jobs = [dict(job, state="running"), dict(job, id=JOB + 1, state="pending")]
+    quota = [{"account": "vision", "user": "", "gpus": {"used": 1, "limit": 4}}]
+    monitoring.metrics("slurm", _slurm_metrics.queue_families([DRAINED], jobs, quota, time.time()))
+
+
 @pytest.mark.parametrize("name", list(grafana_dashboards.BOARDS))
-def test_dashboards(monitoring, name):
-    """Without a Grafana: each expression is one of Prometheus, and the panels do not overlap."""
+def test_dashboards(monitoring, recorded, name):
+    """Without a Grafana: Prometheus has values for each expression, and the panels do not overlap."""
     board = json.loads((FILES / "dashboards" / (name + ".json")).read_text(encoding="utf-8"))
     assert board == grafana_dashboards.board(name), "run make docs"
     cells, seen = set(), set()
@@ -250,13 +348,14 @@ def test_dashboards(monitoring, name):
             for variable, value in (
                 ("$slurm_job", str(JOB)),
                 ("$host", "front"),
-                ("$__range", "5m"),
+                ("$__range:1m", "5m:1s"),
             ):
                 text = text.replace(variable, value)
             try:
                 monitoring.query(text)
             except urllib.error.HTTPError as error:
                 raise AssertionError("%s: %s" % (panel["title"], error.read().decode())) from error
+            assert monitoring.wait(lambda text=text: monitoring.query(text)), panel["title"]
 
 
 def load(name):
