@@ -45,6 +45,7 @@ __all__ = [
     "cause_of",
     "causes",
     "find_errors",
+    "goes_on",
     "last_lines",
     "log_of",
     "more_lines",
@@ -105,6 +106,46 @@ _LOOKS_WRONG = re.compile(
 )
 # Warnings come after what looks like an error.
 _WARNING = re.compile(r"\bwarn(?:ing)?\b", re.IGNORECASE)
+# What a line has if the program goes on after it: it tries again, or does without.
+_GOES_ON = (
+    "will retry",
+    "retrying",
+    "Retrying in ",
+    "Retry(total=",
+    "retry loop",
+    "still trying",
+    "not a failure",
+    "may be stuck",
+    "thrown while requesting",
+    "(ignored)",
+    "NCCL INFO ",
+    "[c10d] The client socket has failed",
+    "[c10d] The client socket cannot be",
+    "The IPv6 network addresses of",
+    "libibverbs: Warning",
+    "stall_inspector",
+    "Missing ranks:",
+    "Stalled ranks:",
+    "Stalled ops:",
+    "This DataLoader will create",
+    "Plan failed with a cudnnException",
+    "dynamic library 'libnvinfer",
+    "ls: cannot access",
+)
+# A warning, by the begin of its line.
+_MILD = re.compile(
+    r"(?<!NCCL )\bWARN(?:ING)?\b|\b[A-Za-z]*Warning: |(?:^|[]:>\s])W\d{4} \d\d:|\[W\d{0,4} [\d:. ]{0,24}\w+\.cpp"
+)
+_BEGIN_OF_LINE = 400
+# A line that a good run does not print, and what one prints at its end.
+_FAILS = re.compile(
+    r"^(?:\w+\.)*\w*(?:Error|Exception)\b(?:: |$)|^terminate called|NCCL WARN|\bFATAL\b|\bpanic\b|\bfatal\b|ailed with (?:exit|return|error) code"
+    r"|^[EF]\d{4} \d\d:"
+)
+_ENDED_WELL = re.compile(
+    r"\b[Tt]rain(?:ing)?\b[^\n]{0,40}\b(?:finished|completed?|done|successful(?:ly)?)\b|\b(?:max_epochs|max_steps)=\d+` reached|'train_runtime': "
+    r"|exits successfully|Out of bounds values : 0 OK"
+)
 _COLOURS = re.compile(r"\x1b\[[\d;?]{0,20}[A-Za-z]")
 # What launchers print after each failure, whatever its cause is. They are no cause.
 _TRAILER = re.compile(
@@ -123,6 +164,10 @@ _TRAILER = re.compile(
 _FRAME = re.compile(r"\bFile \"[^\"]{1,400}\", line \d+")
 #: Lines of other ranks between two lines of one.
 _BETWEEN = 40
+#: Lines after the last known message that show that the program went on.
+_LINES_AFTER = 2
+#: Entries that say why a process was killed. Each takes the place of one that says that it was.
+_OF_KILLS, _KILLED = ("job_out_of_memory", "host_out_of_memory"), "out_of_memory_killed"
 _ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
 
 
@@ -361,12 +406,25 @@ class _Lines:
                 key = (wording.signature.rank, match.start())
                 self.found[begin] = (key, wording.signature, match, end)
 
+    def line(self, begin: int) -> str:
+        return self.text[begin : self.found[begin][3]]
+
+    def rank(self, begin: int) -> int:
+        """Return the precedence of a line. One after which the program goes on is no cause."""
+        rank = self.found[begin][1].rank
+        return max(rank, GENERAL) if goes_on(self.line(begin)) else rank
+
+    def is_mild(self, begin: int) -> bool:
+        """Return whether good runs have such a line, too."""
+        line = self.line(begin)
+        return goes_on(line) or self.found[begin][1].rank > CAUSE and _is_warning(line)
+
     def told(self, begin: int) -> Error:
         _key, signature, match, end = self.found[begin]
         words = ["", *(group or "" for group in match.groups())]
         return {
             "id": signature.id,
-            "rank": signature.rank,
+            "rank": self.rank(begin),
             "cause": signature.cause.format(*words),
             "fix": signature.person.format(*words),
             "fix_operator": signature.operator.format(*words),
@@ -392,10 +450,11 @@ class _Told:
     """
 
     def __init__(self) -> None:
-        self.objects: dict[str, list[tuple[str, ...]]] = {}
+        self.objects: dict[tuple[str, bool], list[tuple[str, ...]]] = {}
 
-    def is_new(self, name: str, words: tuple[str, ...]) -> bool:
-        seen = self.objects.setdefault(name, [])
+    def is_new(self, name: str, is_cause: bool, words: tuple[str, ...]) -> bool:
+        # A message that says less does not hide a later one of the same id.
+        seen = self.objects.setdefault((name, is_cause), [])
         is_first = not seen
         has_object = any(words)
         is_other = has_object and words not in seen and any(map(any, seen))
@@ -412,19 +471,29 @@ def find_errors(log: str | Log, signatures: list[Signature] | None = None) -> li
     line is told, and lines with another object.
     """
     log = log_of(log) if isinstance(log, str) else log
+    return _errors(log, *_known_lines(log, signatures))
+
+
+def _known_lines(log: Log, signatures: list[Signature] | None) -> tuple[_Lines, dict[int, Error]]:
+    """Return the lines with a message of an entry, and by position those of the table of Xids."""
     gpus = {at: _of_gpu(error, _line_at(log.text, at)) for at, error in told_lines(log.text)}
     lines = _Lines(log.text)
     for wording in _possible(log.text, signatures):
         lines.take(wording)
-    # In one line, the table of Xids knows more.
+    return lines, gpus
+
+
+def _errors(log: Log, lines: _Lines, gpus: dict[int, Error]) -> list[Error]:
     told = _Told()
     errors: list[Error] = []
+    # In one line, the table of Xids knows more.
     for begin in sorted({**lines.found, **gpus}):
         if begin in gpus:
             error = gpus[begin]
         else:
             signature, match = lines.found[begin][1:3]
-            if not told.is_new(signature.id, tuple(group or "" for group in match.groups())):
+            words = tuple(group or "" for group in match.groups())
+            if not told.is_new(signature.id, lines.rank(begin) <= CAUSE, words):
                 continue
             error = lines.told(begin)
         errors.append(dict(error, line_number=log.number(begin)))
@@ -443,17 +512,69 @@ def _in_order(errors: list[Error]) -> list[Error]:
     less = {"test_failure"} if len(names) > 1 else set()
     if "duplicate_gpu" in names:
         less.add("nccl_invalid_usage")
-    kept = [error for error in errors if error["id"] not in less]
+    kept = [error for error in _with_reasons(errors) if error["id"] not in less]
     return sorted(kept, key=lambda error: max(error["rank"], CAUSE))
+
+
+def _with_reasons(errors: list[Error]) -> list[Error]:
+    """Return the errors, with the reason of a kill in the place of the kill.
+
+    The kernel and Slurm may say the reason later than the launcher says the end.
+    """
+    places = [number for number, error in enumerate(errors) if error["id"] == _KILLED]
+    reason = next(
+        (error for error in errors if error["id"] in _OF_KILLS and error["rank"] <= CAUSE), None
+    )
+    if not reason or not places or errors.index(reason) < places[0]:
+        return errors
+    rest = [error for error in errors if error is not reason]
+    return rest[: places[0]] + [reason] + rest[places[0] :]
+
+
+def _went_on(text: str, lines: _Lines) -> bool:
+    """Return whether a program went on after each known message, and nothing says that it failed.
+
+    Messages of further tries are in the logs of good runs, too.
+    """
+    if not lines.found or not all(map(lines.is_mild, lines.found)):
+        return False
+    last = lines.found[max(lines.found)][3]
+    rest = filter(str.strip, text[last : last + _END_OF_LINE].split("\n"))
+    # Of more lines than are looked at, those behind them may be the same. Launchers print at the
+    # end of failed runs, too.
+    after = [
+        line for line in rest if not (goes_on(line) or _TRAILER.search(line[_prefix(line)[1] :]))
+    ]
+    if len(after) < _LINES_AFTER and not _ENDED_WELL.search(text):
+        return False
+    return not any(_fails(_line_at(text, begin)) for begin in _with_words(text))
+
+
+def _fails(line: str) -> bool:
+    said = line[_prefix(line)[1] :][:_BEGIN_OF_LINE]
+    return bool(_FAILS.search(said)) and not goes_on(line) and not _is_warning(line)
+
+
+def goes_on(line: str) -> bool:
+    """Return whether a program goes on after a message: it tries again, or does without."""
+    return any(word in line for word in _GOES_ON)
+
+
+def _is_warning(line: str) -> bool:
+    return bool(_MILD.search(line, 0, _BEGIN_OF_LINE))
 
 
 def causes(log: str | Log, signatures: list[Signature] | None = None) -> list[Error]:
     """Return the causes in a log, the first one first.
 
     If it has none, the messages that say that something failed are returned, and if it has none of
-    these, the consequences.
+    these, the consequences. A log of a program that went on has none.
     """
-    errors = find_errors(log, signatures)
+    log = log_of(log) if isinstance(log, str) else log
+    lines, gpus = _known_lines(log, signatures)
+    if not gpus and _went_on(log.text, lines):
+        return []
+    errors = _errors(log, lines, gpus)
     for highest in (CAUSE, GENERAL):
         found = [error for error in errors if error["rank"] <= highest]
         if found:

@@ -22,6 +22,9 @@ message is answered with the lines that look like a cause.
 A message of several kinds is explained by the entry that knows most about it. Of several messages, the first cause in a log counts. Messages that only follow from
 another failure are shown if nothing else is known.
 
+A message after which the program tries again, or does without, is no cause as long as the log has another one. If the program goes on after it and nothing says that
+it failed, the log has no cause.
+
 The page is generated from the table in `plugins/module_utils/_error_signatures.py`: run `make docs`.
 
 ## The twenty most common

@@ -62,6 +62,8 @@ from _slurm_client import (
 )
 from _submit import submit_values
 
+#: Where messages that the table lacks can be reported.
+REPORTS = "https://github.com/trainyard/gpu/issues"
 #: Socket of the link service (role jupyterhub). The kernel reports the caller's uid.
 LOGIN_SOCKET = "/run/trainyard-hub/login.sock"
 #: Of role monitoring on the scheduler's host: what each account has used in this month.
@@ -957,6 +959,8 @@ def explain(options):
             print("that is not yet why. These lines may say it:")
         for line in found["lines"]:
             print("line %d: %s" % (line["line_number"], printable(line["line"])))
+        if found["lines"]:
+            print("report lines that should be known, without secrets: " + REPORTS)
 
     return out(options, dict(found, file=options.file), tell)
 

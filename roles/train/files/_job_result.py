@@ -201,8 +201,9 @@ def _failed_itself(causes: list[dict]) -> bool:
 def _has_cause(causes: list[dict]) -> bool:
     """Return whether one of the messages says why, and not only that something failed."""
     table = importlib.import_module("_error_signatures")
+    goes_on = importlib.import_module("_log_causes").goes_on
     known = {entry.id for entry in table.SIGNATURES if entry.rank <= table.CAUSE}
-    return any(cause["id"] in known for cause in causes)
+    return any(cause["id"] in known and not goes_on(cause["line"]) for cause in causes)
 
 
 def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -> dict:

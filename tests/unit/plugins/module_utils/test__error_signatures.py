@@ -55,6 +55,23 @@ def test_an_entry(signature):
         assert re.match(re.escape(needle(pattern)), pattern.replace("\\", "")) or "\\" in pattern
 
 
+def alternatives(pattern):
+    """Return how many alternatives a pattern has outside of groups."""
+    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]", "", pattern)
+    while "(" in bare:
+        bare = re.sub(r"\([^()]*\)", "", bare)
+    return bare.count("|") + 1
+
+
+@pytest.mark.parametrize("signature", ENTRIES, ids=names)
+def test_a_pattern_is_one_alternative(signature):
+    """The text with which it begins rules a pattern out, so a second alternative is never found."""
+    assert [alternatives(pattern) for pattern in signature.patterns] == [1] * len(
+        signature.patterns
+    )
+    assert [alternatives(r"a|b"), alternatives(r"a(b|\))[|)]\|")] == [2, 1]
+
+
 @pytest.mark.parametrize("signature", SIGNATURES, ids=names)
 def test_each_reader_gets_its_own_words(signature):
     assert not OF_OPERATORS.search(signature.person), signature.person

@@ -56,6 +56,18 @@ LINES = {
 }
 
 
+def whole_logs(name):
+    """Yield the name of each log in a file of fixtures, the entry that comes first, and the text."""
+    text = (FIXTURES / "whole-logs" / name).read_text(encoding="utf-8")
+    for part in text.split("##### ")[1:]:
+        title, _end, log = part.partition("\n")
+        called, _colon, expected = title.partition(": ")
+        yield called, expected, log
+
+
+FAILED, HEALTHY = list(whole_logs("failed.log")), list(whole_logs("healthy.log"))
+
+
 def of_report(text):
     return [(told["signature"], told["fix"]) for told in explain(text)]
 
@@ -159,6 +171,78 @@ def test_the_index_has_every_fixture():
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in LOGS.glob("*.txt")
     }
     assert {name: row["sha256"] for name, row in INDEX.items()} == found
+
+
+def first_of(reader, logs):
+    return [(name, next(iter(reader(text)), ("",))[0]) for name, _expected, text in logs]
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+def test_the_first_cause_of_whole_logs(reader):
+    """Logs of several ranks, with what launchers and the other ranks print before and after."""
+    logs = [log for log in FAILED if reader is not of_nccl or log[1] not in IN_GOOD_RUNS]
+    assert len(logs) > 100
+    assert first_of(reader, logs) == [(name, expected) for name, expected, _text in logs]
+
+
+def test_logs_of_good_runs_have_no_cause():
+    assert len(HEALTHY) > 40
+    told = [(name, [cause["id"] for cause in causes(text)]) for name, _none, text in HEALTHY]
+    assert told == [(name, []) for name, _none, _text in HEALTHY]
+
+
+def test_what_good_runs_print_hides_no_cause():
+    """Warnings and further tries of a run come before its failure."""
+    noise = "".join(text for _name, _none, text in HEALTHY)
+    # A rank that only waits has no other cause than such a message.
+    logs = [(name, first, noise + text) for name, first, text in FAILED if name != "horovod-stall"]
+    found = [(name, causes(text)[0]["id"]) for name, _first, text in logs]
+    assert found == [(name, first) for name, first, _text in logs]
+
+
+TRY = "[W1112 socket.cpp:752] [c10d] The client socket has failed to connect to [gpu-a]:29500 (errno: 111 - Connection refused).\n"
+MORE = "step 1 loss 0.2\nstep 2 loss 0.1\n"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        # A further try is told as long as nothing shows that it was successful.
+        (TRY, ["master_unreachable"]),
+        (MORE + TRY * 3, ["master_unreachable"]),
+        (TRY * 3000, ["master_unreachable"]),
+        (TRY + MORE, []),
+        (MORE + TRY + "training finished\n", []),
+        (TRY + MORE + "OddError: seven of nine\n", ["master_unreachable"]),
+        (TRY + MORE + "Segmentation fault (core dumped)\n", ["segmentation_fault"]),
+        (TRY + MORE + "ncclSystemError: \n", ["master_unreachable", "nccl_system_error"]),
+        # Warnings of a consequence are left out, too, and others are told.
+        ("[W TCPStore.cpp:1] [c10d] recvValue failed on SocketImpl(fd=3)\n" + MORE, []),
+        ("[E TCPStore.cpp:1] [c10d] recvValue failed on SocketImpl(fd=3)\n" + MORE, ["store_lost"]),
+        ("UserWarning: Found no NVIDIA driver on your system\n" + MORE, ["no_gpu"]),
+        ("NCCL WARN Call to connect to 10.1.0.2<1> failed : x\n" + MORE, ["connect_failed"]),
+    ],
+)
+def test_a_program_that_goes_on(text, expected):
+    assert [cause["id"] for cause in causes(text)] == expected
+
+
+def test_a_further_try_hides_no_unknown_error_of_a_job():
+    failed = job.first_failed([dict(ROW)], {0: TRY + UNKNOWN + TORCHRUN})
+    assert [cause["id"] for cause in failed["causes"]] == ["master_unreachable"]
+    assert failed["lines"] == ["OddError: seven of nine"]
+    lines = job._job_result.failure_lines("rank", failed, "fix")
+    assert lines[0] == "rank 0 on host a failed first. Lines of its log that may say why:"
+
+
+def test_the_reason_of_a_kill_takes_its_place():
+    killed, busy = "srun: error: gpu-b: task 9: Killed\n", "EADDRINUSE: port\n"
+    reason = "slurmstepd: error: Detected 2 oom_kill events in StepId=7.0.\n"
+    names = ["job_out_of_memory", "out_of_memory_killed", "address_in_use"]
+    assert [cause["id"] for cause in causes(killed + busy + reason)] == names
+    names = ["address_in_use", "job_out_of_memory", "out_of_memory_killed"]
+    assert [cause["id"] for cause in causes(busy + reason + killed)] == names
+    assert [cause["id"] for cause in causes(busy + killed + reason)] == names
 
 
 PREFIXES = [
