@@ -336,14 +336,9 @@ def judge_busy(kinds: dict, runtime: str = RUNTIME) -> str:
     return _gpu_users.told(found)
 
 
-def read_statistics(interface: str) -> str:
-    """Return the counters of an interface's driver; empty without ethtool."""
-    return output(["ethtool", "-S", interface], TOOL_SECONDS) or ""
-
-
 def judge_fabric() -> list[tuple[str, str]]:
     """Return the faults of the fabric's ports since the last look, one entry for each check."""
-    ports = _fabric.read_ports(statistics=read_statistics)
+    ports = _fabric.read_ports()
     if not ports and not os.path.exists(PORTS):
         return []
     former = _files.read_json(PORTS)

@@ -1785,7 +1785,6 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
-        "_fabric.py",
         "_gpu_users.py",
         "_images.py",
         "_job_ports.py",
