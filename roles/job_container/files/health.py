@@ -436,11 +436,14 @@ def problems(config):
 
 
 def report(checks: list[tuple[str, str]], folder: str = METRICS) -> None:
-    """Write the result of each check for the metrics of the host, if it has some."""
+    """Write the result of each check, and what the history has of drains, for the metrics of the
+    host, if it has some.
+    """
     if not os.path.isdir(folder):
         return
+    families = [_metrics.health_family(checks), _metrics.drains_family(history(), time.time())]
     try:
-        _metrics.write(folder + "/health.prom", _metrics.render([_metrics.health_family(checks)]))
+        _metrics.write(folder + "/health.prom", _metrics.render(families))
     except OSError as error:
         print("trainyard: %s: %s" % (folder, error), file=sys.stderr)
 
