@@ -26,8 +26,12 @@ nothing tells. They have no bound by PCIe, and other hosts and earlier runs are 
 compared with.
 """
 
+import array
+import fcntl
 import re
+import socket
 import statistics
+import struct
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "better",
     "card",
     "counted",
+    "driver_statistics",
     "expected",
     "gpus",
     "grown",
@@ -47,6 +52,7 @@ __all__ = [
     "may_move",
     "must_move",
     "nvlinks",
+    "parse_pfc",
     "peaks",
     "peer_to_peer",
     "rdma_connections",
@@ -738,6 +744,84 @@ def counted(texts: Mapping[str, str]) -> List[Optional[int]]:
             there = []
         found.append(int(there[0][0]) * there[0][1] if there else None)
     return found
+
+
+# linux/sockios.h and linux/ethtool.h. Neither images nor Debian's hosts have the program ethtool.
+SIOCETHTOOL = 0x8946
+ETHTOOL_GSTRINGS, ETHTOOL_GSTATS, ETHTOOL_GSSET_INFO = 0x1B, 0x1D, 0x37
+ETH_SS_STATS, ETH_GSTRING_LEN = 1, 32
+
+
+def driver_statistics(interface: str) -> str:
+    """What the driver of an interface counts, in the lines of C(ethtool -S).
+
+    Empty if there is no such interface, or if its driver counts nothing. It needs no rights.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+
+        def ask(words: bytes, room: int) -> bytes:
+            """Return what the kernel writes behind these words."""
+            data = array.array("B", words + bytes(room))
+            request = struct.pack("16sP16x", interface.encode()[:15], data.buffer_info()[0])
+            fcntl.ioctl(sock.fileno(), SIOCETHTOOL, request)
+            return data.tobytes()[len(words) :]
+
+        try:
+            asked = struct.pack("=IIQ", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS)
+            count = struct.unpack("=I", ask(asked, 4))[0]
+            # More room than needed: the driver may add some meanwhile.
+            room = count + 1024
+            names = ask(
+                struct.pack("=III", ETHTOOL_GSTRINGS, ETH_SS_STATS, count), ETH_GSTRING_LEN * room
+            )
+            values = ask(struct.pack("=II", ETHTOOL_GSTATS, count), 8 * room)
+        except OSError:
+            return ""
+    lines = []
+    for number, value in enumerate(struct.unpack_from("=%dQ" % count, values)):
+        name = names[number * ETH_GSTRING_LEN : (number + 1) * ETH_GSTRING_LEN]
+        lines.append("%s: %d" % (name.split(b"\0")[0].decode(errors="replace").strip(), value))
+    return "\n".join(lines)
+
+
+#: Priority flow control of RoCE, as mlx5, bnxt_en and ice name it in C(ethtool -S). The group is
+#: the priority.
+_PFC = (
+    (
+        "rx_pause",
+        re.compile(r"rx_prio(\d)_pause$|rx_pfc_ena_frames_pri(\d)$|rx_priority_(\d)_xoff"),
+    ),
+    (
+        "tx_pause",
+        re.compile(r"tx_prio(\d)_pause$|tx_pfc_ena_frames_pri(\d)$|tx_priority_(\d)_xoff"),
+    ),
+    ("discards", re.compile(r"rx_prio(\d)_(?:discards?|buf_discard|cong_discard)$")),
+    # The adapter has sent pauses for so long that it stopped them, and lost packets.
+    ("storms", re.compile(r"(tx_pause_storm_error_events)$")),
+)
+
+
+def parse_pfc(text: str) -> Dict[str, int]:
+    """Return the frames of flow control by priority (C(rx_pause), C(tx_pause)), the packets lost
+    with it (C(discards)) and the pause storms (C(storms)).
+
+    C(text) is what C(ethtool -S) prints of an interface. Only what its driver counts is there,
+    since it was loaded, as the sum of all priorities.
+    """
+    found: Dict[str, Dict[str, int]] = {}
+    for line in text.splitlines():
+        name, colon, words = line.strip().partition(":")
+        if not colon or not re.match(r"\s*[0-9]{1,20}\s*$", words):
+            continue
+        count = int(words)
+        for key, pattern in _PFC:
+            match = pattern.match(name)
+            if match:
+                priority = next(each for each in match.groups() if each)
+                by_priority = found.setdefault(key, {})
+                # Of several counters of one priority, one has the sum of the others.
+                by_priority[priority] = max(count, by_priority.get(priority, 0))
+    return {key: sum(by_priority.values()) for key, by_priority in found.items()}
 
 
 def grown(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:

@@ -330,7 +330,7 @@ def _host_device(own: str, told: Told, answer: dict[str, Any]) -> _Measured:
         "wrong": _counts(part.get("wrong")),
         "error": str(answer.get("error") or ""),
         "grown": [*errors, *(str(text) for text in part.get("faults") or []), *faults],
-        "remarks": remarks,
+        "remarks": [*(str(text) for text in part.get("remarks") or []), *remarks],
         "state": {},
     }
 
@@ -730,7 +730,8 @@ def _incomparable(own: list[Judged]) -> list[str]:
 _ERRORS = {
     "grown": "Reset or reboot, run burn_in.yml again, and replace what counts errors again.",
     "slowed": "Check fans, dust, airflow and room temperature, then power cables and supplies.",
-    "remarks": "Do what the message asks for, or start the daemon of the tool (systemctl start nvidia-dcgm), and run burn_in.yml again.",
+    "remarks": "Do what the message asks for, start the daemon of the tool (systemctl start nvidia-dcgm), or replace memory that counts errors each time. "
+    "Then run burn_in.yml again.",
 }
 
 

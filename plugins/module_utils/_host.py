@@ -13,7 +13,7 @@ import ipaddress
 import json
 import re
 
-from typing import Any, Collection, TypedDict
+from typing import Any, Collection, Sequence, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
@@ -143,6 +143,25 @@ def memory_mib(meminfo: str) -> int:
     if not match:
         raise ParseError("no MemTotal in /proc/meminfo: %.80r" % meminfo)
     return int(match.group(1)) // 1024
+
+
+#: Drivers of CPUs that choose the clock themselves, also with governor powersave.
+_OWN_CLOCK = ("intel_pstate", "amd-pstate-epp")
+
+
+def governors(texts: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the number of CPUs by governor, from the governor and the driver of each CPU.
+
+    With a driver that chooses the clock itself, the governor has the name of the driver beside it.
+    """
+    found: dict[str, int] = {}
+    for governor, driver in texts:
+        name = governor.strip()
+        if driver.strip() in _OWN_CLOCK and name != "performance":
+            name += " of " + driver.strip()
+        if name:
+            found[name] = found.get(name, 0) + 1
+    return found
 
 
 def hugepages(counts: dict[str, str]) -> dict[str, int]:

@@ -30,11 +30,8 @@ from typing import (
     Union,
 )
 
-try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
-except ImportError:
-    # Role host_library copies these files to hosts, into one folder.
-    from _parse_error import ParseError  # type: ignore[import-not-found,no-redef]
+from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import parse_pfc
+from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import ParseError
 
 __all__ = [
     "ParseError",
@@ -549,46 +546,8 @@ def _numbers(read: _Reader, folder: str, key: str, names: Iterable[str]) -> dict
     }
 
 
-#: Among a device's texts: what C(ethtool -S) prints of an interface.
+#: Among a device's texts: what the driver of an interface counts.
 STATISTICS = "net/%s/statistics"
-#: Priority flow control of RoCE, as mlx5, bnxt_en and ice name it in C(ethtool -S). The group is
-#: the priority.
-_PFC = (
-    (
-        "rx_pause",
-        re.compile(r"rx_prio(\d)_pause$|rx_pfc_ena_frames_pri(\d)$|rx_priority_(\d)_xoff"),
-    ),
-    (
-        "tx_pause",
-        re.compile(r"tx_prio(\d)_pause$|tx_pfc_ena_frames_pri(\d)$|tx_priority_(\d)_xoff"),
-    ),
-    ("discards", re.compile(r"rx_prio(\d)_(?:discards?|buf_discard|cong_discard)$")),
-    # The adapter has sent pauses for so long that it stopped them, and lost packets.
-    ("storms", re.compile(r"(tx_pause_storm_error_events)$")),
-)
-
-
-def parse_pfc(text: str) -> dict[str, int]:
-    """Return the frames of flow control by priority (C(rx_pause), C(tx_pause)), the packets lost
-    with it (C(discards)) and the pause storms (C(storms)).
-
-    C(text) is what C(ethtool -S) prints of an interface. Only what its driver counts is there,
-    since it was loaded, as the sum of all priorities.
-    """
-    found: dict[str, dict[str, int]] = {}
-    for line in text.splitlines():
-        name, colon, words = line.strip().partition(":")
-        count = _number(words.strip()) if colon else None
-        if count is None:
-            continue
-        for key, pattern in _PFC:
-            match = pattern.match(name)
-            if match:
-                priority = next(each for each in match.groups() if each)
-                by_priority = found.setdefault(key, {})
-                # Of several counters of one priority, one has the sum of the others.
-                by_priority[priority] = max(count, by_priority.get(priority, 0))
-    return {key: sum(by_priority.values()) for key, by_priority in found.items()}
 
 
 # --- output of the tools -------------------------------------------------------------------------------------------------------

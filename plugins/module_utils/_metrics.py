@@ -33,6 +33,7 @@ __all__ = [
     "cpu_family",
     "driver_families",
     "gpu_families",
+    "drains_family",
     "health_family",
     "known_sums",
     "npu_families",
@@ -75,6 +76,9 @@ Sample = Tuple[Labels, Optional[float]]
 Jobs = Dict[int, int]
 #: A GPU, a chip or a card as the parsers return it.
 Device = Dict[str, Any]
+
+
+WEEK_SECONDS = 7 * 24 * 3600
 
 
 class Family(NamedTuple):
@@ -607,6 +611,25 @@ def health_family(checks: list[tuple[str, str]]) -> Family:
         "gauge",
         "1 if the check of the health program passes.",
         [({"check": check}, not is_bad) for check, is_bad in sorted(failed.items())],
+    )
+
+
+def drains_family(history: list[dict[str, Any]], now: float) -> Family:
+    """Return how often each check has drained the node in the last week.
+
+    C(history) has the events of the health program, as P(_drains.read_history) returns them, and
+    C(now) is in seconds since 1970.
+    """
+    counts: dict[str, int] = {}
+    for event in history:
+        if event["event"] == "drain" and now - WEEK_SECONDS < event["time"] <= now:
+            for check in event.get("new", event["checks"]):
+                counts[str(check)] = counts.get(str(check), 0) + 1
+    return Family(
+        "trainyard_health_drains",
+        "gauge",
+        "Drains of the node by the health program in the last week.",
+        [({"check": check}, count) for check, count in sorted(counts.items())],
     )
 
 

@@ -50,6 +50,7 @@ class PeerAccess(TypedDict):
     dma_buf: bool
     redirected: list[str]
     translated: list[str]
+    gpu_numa_nodes: dict[str, int]
 
 
 def nvidia_devices(root: str = "") -> tuple[list[Gpu], int]:
@@ -175,10 +176,16 @@ def peer_access(root: str = "/sys", release: str = "") -> PeerAccess:
 
     Returns C(peer_memory), whether the kernel has nvidia-peermem or its predecessor, C(dma_buf),
     whether kernel and driver can do it without, C(redirected), the ports of PCIe switches above
-    GPUs and adapters that send it up to the root, and C(translated), GPUs and adapters whose
-    addresses an IOMMU translates.
+    GPUs and adapters that send it up to the root, C(translated), GPUs and adapters whose addresses
+    an IOMMU translates, and C(gpu_numa_nodes) by PCI address, without those that the firmware does
+    not tell.
     """
-    names = {gpu["bus_id"] for gpu in nvidia_devices(root)[0]}
+    gpus = [gpu["bus_id"] for gpu in nvidia_devices(root)[0]]
+    nodes = {
+        name: read_text(os.path.join(root, "bus/pci/devices", name, "numa_node")).strip()
+        for name in gpus
+    }
+    names = set(gpus)
     names |= {adapter["bus_id"] for adapter in fabric_adapters(root)}
     above: set[str] = set()
     translated: list[str] = []
@@ -201,6 +208,7 @@ def peer_access(root: str = "/sys", release: str = "") -> PeerAccess:
             os.path.basename(folder) for folder in above if redirects(_config(folder))
         ),
         "translated": translated,
+        "gpu_numa_nodes": {name: int(node) for name, node in nodes.items() if node.isdigit()},
     }
 
 

@@ -48,6 +48,13 @@ options:
     type: bool
     default: false
     version_added: "0.4.0"
+  fabric_ports:
+    description:
+      - Whether to judge the ports of InfiniBand and RoCE adapters since the last look of the health program, which runs on hosts of a scheduler every
+        5 minutes.
+    type: bool
+    default: false
+    version_added: "0.4.0"
   horovod:
     description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns.
     type: dict
@@ -238,6 +245,22 @@ slurm_gpus:
     fault:
       description: How the list differs from the devices of the host, or why it has to have one. Empty if nothing is wrong.
       type: str
+fabric_ports:
+  description: Ports of InfiniBand and RoCE adapters. Empty without O(fabric_ports).
+  returned: always
+  type: dict
+  version_added: "0.4.0"
+  contains:
+    looked:
+      description: Whether the health program has looked at them since the boot. Otherwise nothing is known.
+      type: bool
+    problems:
+      description:
+        - What is wrong. C(check) is V(ib-ports), V(ib-flaps) or V(ib-counters), C(text) says what, and C(drains) whether the health program drains the node for
+          it.
+      type: list
+      elements: dict
+      sample: [{check: ib-counters, text: "symbol_error of mlx5_0/1: more than 120 in 3600 s", drains: true}]
 horovod:
   description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if Horovod's table cannot be read.
   returned: always
@@ -272,9 +295,11 @@ certificates:
 import datetime
 import json
 import os
+import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.trainyard.gpu.plugins.module_utils import _fabric
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import (
@@ -339,6 +364,7 @@ CLOCKS = (
 JOB_CONFIG = "/etc/trainyard/job/config.json"
 #: Of the health program of role job_container, on hosts of a scheduler.
 RECORD = "/var/lib/trainyard/health.json"
+PORTS = "/var/lib/trainyard/health.ports.json"
 BOOT = "/proc/sys/kernel/random/boot_id"
 NOTHING = {"free_bytes": None, "inodes": None, "inodes_free": None}
 
@@ -425,6 +451,21 @@ def slurm_gpus() -> dict:
     return {"listed": kinds.get("positions", host["nodes"]), "fault": list_fault(kinds, host)}
 
 
+def fabric_ports(module: AnsibleModule) -> dict:
+    """Judge the ports as the health program does, since its last look. Nothing is kept."""
+    if not module.params["fabric_ports"]:
+        return {}
+    try:
+        former = json.loads(read_text(PORTS) or "null")
+    except ValueError:
+        former = None
+    boot = read_text(BOOT).strip()
+    if not _fabric.has_looked(former, boot):
+        return {"looked": False, "problems": []}
+    found = _fabric.problems(former, _fabric.read_ports(), boot, time.time())
+    return {"looked": True, "problems": found}
+
+
 def suboptions(module: AnsibleModule, name: str, spec: dict) -> dict:
     """Return the validated content of an option that is a dictionary."""
     judged = ArgumentSpecValidator(spec).validate(module.params[name])
@@ -494,6 +535,7 @@ def main():
                 "default": [],
             },
             "slurm_gpus": {"type": "bool", "default": False},
+            "fabric_ports": {"type": "bool", "default": False},
             "horovod": {"type": "dict", "default": {}},
             "session": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 10},
@@ -532,6 +574,7 @@ def main():
         certificates=certificates,
         firewalls={unit: read_firewall(module, unit) for unit in module.params["firewalls"]},
         slurm_gpus=slurm_gpus() if module.params["slurm_gpus"] else {},
+        fabric_ports=fabric_ports(module),
         horovod=horovod_of(module),
         session=read_session(module),
         docker_config_error=error,

@@ -217,6 +217,14 @@ hugepages:
   returned: always
   type: dict
   sample: {2M: 512, 1G: 0}
+governors:
+  description:
+    - Number of CPUs by their governor, from C(/sys/devices/system/cpu). Empty where the kernel does not set the clock, as in most virtual machines.
+    - If the driver of the CPU chooses the clock itself, the name of another governor than C(performance) has it beside it.
+  returned: always
+  type: dict
+  sample: {powersave of intel_pstate: 64}
+  version_added: "0.4.0"
 hostname:
   description: The host's own name as C(gethostname) gives it.
   returned: always
@@ -545,6 +553,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
     ParseError,
     container_ids,
     default_interface,
+    governors,
     hugepages,
     is_virtual_machine,
     listening_sockets,
@@ -568,6 +577,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Damag
 from ansible_collections.trainyard.gpu.plugins.module_utils._trust_store import trusts_requested
 
 HUGEPAGES = "/sys/kernel/mm/hugepages"
+FREQUENCIES = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq"
 SYS_CLASS = "/sys/class"
 DMI = "/sys/class/dmi/id/modalias"
 RDMA_FILES = [
@@ -687,6 +697,16 @@ def huge_pages():
     """Return the number of this host's huge pages by their size."""
     paths = glob.glob(os.path.join(HUGEPAGES, "*/nr_hugepages"))
     return hugepages({os.path.basename(os.path.dirname(path)): read_text(path) for path in paths})
+
+
+def cpu_governors():
+    """Return the number of this host's CPUs by their governor."""
+    return governors(
+        [
+            (read_text(folder + "/scaling_governor"), read_text(folder + "/scaling_driver"))
+            for folder in glob.glob(FREQUENCIES)
+        ]
+    )
 
 
 def rdma_ports():
@@ -1021,6 +1041,7 @@ def main():
             cpus=len(os.sched_getaffinity(0)),
             memory_mib=memory_mib(read_text("/proc/meminfo")),
             hugepages=huge_pages(),
+            governors=cpu_governors(),
             hostname=hostname,
             interfaces=interfaces(module),
             default_interface=default_interface(

@@ -285,8 +285,9 @@ devices:
           sample: {out_of_sequence: 0, np_cnp_sent: 12}
         pfc:
           description:
-            - Of RoCE, if C(ethtool -S) shows it - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it (C(discards)), and how often
-              the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as the driver counts them.
+            - Of RoCE, if the driver counts them, as C(ethtool -S) shows - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it
+              (C(discards)), and how often the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as
+              the driver counts them.
           type: dict
           version_added: "0.4.0"
           sample: {rx_pause: 1204, tx_pause: 0, discards: 0, storms: 0}
@@ -305,9 +306,10 @@ gpudirect:
     - C(peer_memory) tells whether the kernel has nvidia-peermem, C(dma_buf) whether kernel and driver can do it by DMA-BUF.
     - C(redirected) has the ports of PCIe switches above GPUs and adapters whose Access Control Services send it up to the root, C(translated) the GPUs and
       adapters whose addresses an IOMMU translates.
+    - C(gpu_numa_nodes) has the NUMA node of each GPU by its PCI address, as far as the firmware reports it.
   type: dict
   returned: success
-  sample: {peer_memory: true, dma_buf: false, redirected: [], translated: []}
+  sample: {peer_memory: true, dma_buf: false, redirected: [], translated: [], gpu_numa_nodes: {"0000:1b:00.0": 0}}
 kernel_modules:
   description: State of each of O(kernel_modules), V(loaded), V(available) or V(missing).
   type: dict
@@ -330,7 +332,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _infiniband
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     ParseError,
@@ -441,25 +443,27 @@ class Sysfs:
             for file in ("operstate", "bonding/slaves"):
                 self.read("net/%s/%s" % (name, file), os.path.join(self.root, "class"))
 
-    def read_statistics(self, say: Callable[..., str]) -> None:
+    def read_statistics(self, statistics: Callable[[str], str]) -> None:
         """Read the flow control by priority, of which the kernel has no files. InfiniBand has none.
 
-        :param say: runs a tool of the host, and returns what it prints.
+        :param statistics: returns what the driver of an interface counts.
         """
         layers = [text for path, text in self.texts.items() if path.endswith("/link_layer")]
         if "Ethernet" not in [layer.strip() for layer in layers]:
             return
         for name in self.interfaces():
-            self.texts[_infiniband.STATISTICS % name] = say("ethtool", "-S", name)
+            self.texts[_infiniband.STATISTICS % name] = statistics(name)
 
 
-def sysfs_of(root: str, name: str, say: Callable[..., str]) -> Sysfs:
-    """Return what the kernel says of a device. C(say) is of P(Sysfs.read_statistics)."""
+def sysfs_of(
+    root: str, name: str, statistics: Callable[[str], str] = _bandwidth.driver_statistics
+) -> Sysfs:
+    """Return what the kernel says of a device. C(statistics) is of P(Sysfs.read_statistics)."""
     found = Sysfs(root, name)
     found.read_files()
     found.read_gid_attributes()
     found.read_interfaces()
-    found.read_statistics(say)
+    found.read_statistics(statistics)
     return found
 
 
@@ -617,7 +621,7 @@ def main():
         names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         devices = []
         for name in names:
-            found = sysfs_of(root, name, host.say)
+            found = sysfs_of(root, name)
             devices.append(
                 _infiniband.describe_device(name, found.texts, found.errors, networks=networks)
             )

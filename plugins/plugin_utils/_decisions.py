@@ -70,6 +70,7 @@ DECISIONS: dict[str, str] = {
     "nvidia_driver_state": "plugin_utils._driver_plan.decide_nvidia_driver_state",
     "preflight_differences": "plugin_utils._preflight_plan.differences",
     "preflight_disks": "plugin_utils._preflight_plan.disks",
+    "preflight_hardware": "plugin_utils._hardware.decide_preflight_hardware",
     "preflight_limits": "plugin_utils._slurm_plan.decide_preflight_limits",
     "preflight_mtu_differences": "plugin_utils._preflight_plan.mtu_differences",
     "preflight_nfs_rdma": "plugin_utils._preflight_plan.nfs_without_rdma",

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compares NVLinks, PCIe links, interfaces and GPUDirect RDMA with those of the same models in the
-cluster. Pure functions.
+"""Compares NVLinks, PCIe links, interfaces, GPUDirect RDMA and governors with those of the same
+models in the cluster. Pure functions.
 
 A number of a data sheet is no measure: a card has no links without a bridge, a virtual machine
 shows a part of the lanes, a board gives a slot fewer lanes than the card has. So the measure is the
@@ -11,12 +11,13 @@ best part of the same model, at the same place of another host if one has it the
 a fault. What only could be better is a warning.
 
 Hosts are data of C(name), C(gpus) of M(nvidia_smi_info), C(facts) of M(host_info), C(infiniband) of
-M(infiniband_info), and C(addresses), the host's own on the cluster and fabric networks.
+M(infiniband_info), C(addresses), the host's own on the cluster and fabric networks, and C(rails),
+the fabric network of each interface, if there are several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._host_health import RESET
@@ -533,9 +534,12 @@ def _gpudirect_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any])
 _ALIKE = {
     "firmware": "update the firmware to that of the other hosts, or theirs, and reboot",
     "driver": "install the same driver of the adapters on all hosts",
+    "release of the driver": "install the same release of the vendor's drivers (ofed_info -s) on all hosts",
     "NUMA node": "put the adapter into the same slot as on the other hosts, or its data crosses the sockets there",
+    "NUMA node of the GPU": "put the GPU into the same slot as on the other hosts, and set the same number of NUMA nodes for each socket in the firmware",
     "link layer": "set the port to the same protocol on all hosts (mlxconfig LINK_TYPE)",
     "subnet": "cable the same adapter of all hosts to the same switch: NCCL connects adapters of the same name",
+    "rail": "cable the same adapter of all hosts to the same switch, and give it an address of that rail: NCCL connects adapters of the same name",
     "GID index": "give the interface of the adapter the same addresses as on the other hosts: NCCL_IB_GID_INDEX is one number for all",
 }
 
@@ -545,8 +549,9 @@ def _traits(host: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
 
     Firmware is that of the board, the others of the place.
     """
-    found: dict[tuple[str, str], set[Any]] = {}
-    for device in host.get("infiniband", {}).get("devices") or []:
+    read = host.get("infiniband", {})
+    found = _host_traits(read)
+    for device in read.get("devices") or []:
         if device.get("virtual_function"):
             continue
         board = device.get("board_id") or device.get("hca_type")
@@ -559,12 +564,28 @@ def _traits(host: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
                 found[(device["name"], trait)] = {value}
         for port in device.get("ports") or []:
             if port.get("state") == "active":
-                found.update(_port_traits("%s port %s" % (device["name"], port.get("port")), port))
+                name = "%s port %s" % (device["name"], port.get("port"))
+                found.update(_port_traits(name, port, host.get("rails") or {}))
     return found
 
 
-def _port_traits(name: str, port: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
-    """Return what an active port is like, by its name and trait."""
+def _host_traits(read: Mapping[str, Any]) -> dict[tuple[str, str], set[Any]]:
+    """Return what GPUs beside the adapters, and the drivers of the adapters are like."""
+    found: dict[tuple[str, str], set[Any]] = {}
+    for bus_id, node in (read.get("gpudirect") or {}).get("gpu_numa_nodes", {}).items():
+        found[(bus_id, "NUMA node of the GPU")] = {node}
+    if read.get("devices") and read.get("ofed") is not None:
+        found[("adapters", "release of the driver")] = {read["ofed"] or "that of the kernel"}
+    return found
+
+
+def _port_traits(
+    name: str, port: dict[str, Any], rails: Mapping[str, str]
+) -> dict[tuple[str, str], set[Any]]:
+    """Return what an active port is like, by its name and trait.
+
+    C(rails) has the fabric network of interfaces.
+    """
     found: dict[tuple[str, str], set[Any]] = {}
     if port.get("link_layer"):
         found[(name, "link layer")] = {port["link_layer"]}
@@ -575,6 +596,8 @@ def _port_traits(name: str, port: dict[str, Any]) -> dict[tuple[str, str], set[A
         found[(name, "subnet")] = {gids[0]["gid"][:19]}
     if port.get("transport") == "roce" and port.get("nccl_gid_index") is not None:
         found[(name, "GID index")] = {port["nccl_gid_index"]}
+    if port.get("netdev") in rails:
+        found[(name, "rail")] = {rails[port["netdev"]]}
     return found
 
 
@@ -620,7 +643,39 @@ def _values(values: Collection[object]) -> str:
     return " and ".join(sorted(str(value) for value in values))
 
 
+# --- CPUs ---------------------------------------------------------------------------------------------------------------------
+
+#: At this governor a CPU keeps its lowest clock, unless its driver chooses the clock itself.
+_SLOWEST = "powersave"
+_GOVERNOR = (
+    "write performance to the files /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor. That holds until the next boot: have a unit or a profile of tuned "
+    "write it at each boot"
+)
+
+
+def _governor_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
+    """Return the hosts whose CPUs are kept slow, or whose governors differ from most hosts.
+
+    Other governors raise the clock under load. Virtual machines and earlier facts have none.
+    """
+    known = {host["name"]: host["facts"].get("governors") or {} for host in hosts}
+    names: dict[frozenset[Any], list[str]] = {}
+    for name, its in known.items():
+        if its and _SLOWEST not in its:
+            names.setdefault(frozenset(its), []).append(name)
+    usual, like = _usual(names) if names else (frozenset(["performance"]), [])
+    found: dict[str, list[Problem | None]] = {}
+    for name, its in known.items():
+        if its and frozenset(its) != usual:
+            peers = ", as on %s" % _some(like) if like else ""
+            each = ["%s of %d CPUs" % (governor, its[governor]) for governor in sorted(its)]
+            expected = "governor %s%s" % (_values(usual), peers)
+            found[name] = [_problem(expected, "governor " + ", ".join(each), _GOVERNOR, True)]
+    return found
+
+
 _CHECKS: dict[str, Callable[[list[dict[str, Any]], Mapping[str, Any]], Judged]] = {
+    "cpu-governor": _governor_problems,
     "fabric-alike": _alike_problems,
     "gpudirect": _gpudirect_problems,
     "gpu-nvlinks": _nvlink_problems,
@@ -645,7 +700,7 @@ def gpu_models(
 
 
 def problems(
-    hosts: list[dict[str, Any]], models: Mapping[str, Any]
+    hosts: list[dict[str, Any]], models: Mapping[str, Any], checks: Iterable[str] = tuple(_CHECKS)
 ) -> dict[str, dict[str, list[Problem]]]:
     """Return, by id of a check and host, what is worse than it should be.
 
@@ -654,9 +709,9 @@ def problems(
     return {
         check: {
             name: [entry for entry in entries if entry]
-            for name, entries in judge(hosts, models).items()
+            for name, entries in _CHECKS[check](hosts, models).items()
         }
-        for check, judge in _CHECKS.items()
+        for check in checks
     }
 
 
@@ -671,3 +726,28 @@ def decide_verify_hardware(
     hosts = hardware(members, variables)
     models = gpu_models(hosts, lambda name: nvlinks(name, known))
     return {"models": models, "problems": problems(hosts, models)}
+
+
+#: Those that preflight warns of. It does not read the links of GPUs.
+_BEFORE = ("cpu-governor", "fabric-alike", "gpudirect", "nic-pcie", "nic-speed")
+
+
+def decide_preflight_hardware(
+    variables: Mapping[str, Mapping[str, Any]], members: list[dict[str, Any]]
+) -> dict[str, dict[str, list[Problem]]]:
+    """Return the problems that P(decide_verify_hardware) would find, of what is known before a
+    change.
+
+    C(variables) are those of the hosts by name: facts of role cluster, and C(__infiniband_found) of
+    role infiniband.
+    """
+    before: dict[str, dict[str, Any]] = {}
+    for member in members:
+        its = variables[member["name"]]
+        gpus = (its.get("cluster_stack") or {}).get("gpus") or []
+        before[member["name"]] = {
+            "cluster_host": its.get("cluster_host"),
+            "__verify_gpus": {"gpus": [{"name": gpu["model"]} for gpu in gpus]},
+            "__verify_infiniband": its.get("__infiniband_found"),
+        }
+    return problems(hardware(members, before), {}, _BEFORE)

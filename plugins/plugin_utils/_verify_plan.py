@@ -147,7 +147,7 @@ def port_rates(members: Members, variables: Variables) -> dict[str, float]:
 
 
 def hardware(members: Members, variables: Variables) -> list[dict[str, Any]]:
-    """GPUs, facts and addresses of the hosts, as P(_hardware) compares them.
+    """GPUs, facts, addresses and rails of the hosts, as P(_hardware) compares them.
 
     Without facts a host has not answered.
     """
@@ -162,6 +162,10 @@ def hardware(members: Members, variables: Variables) -> list[dict[str, Any]]:
                     "gpus": (its.get("__verify_gpus") or {}).get("gpus") or [],
                     "facts": facts,
                     "addresses": [member["address"], member.get("fabric_address", "")],
+                    "rails": {
+                        rail["interface"]: rail["network"]
+                        for rail in member.get("fabric_rails") or []
+                    },
                     "infiniband": its.get("__verify_infiniband") or {},
                 }
             )

@@ -57,6 +57,16 @@ RING_BYTES, RING_SECONDS = {"cuda": 256 << 20, "cpu": 4 << 20}, 180
 DISK_BYTES = 256 << 20
 MOST_RANKS = 8
 SYSTEM_CPUS = "/sys/devices/system/cpu"
+# Counters of errors of the host's memory, where the memory has ECC.
+EDAC = "/sys/devices/system/edac/mc"
+# Of the host's own memory: a share of what is free, and at most so many bytes, and so many for each
+# second of the load.
+HOST_SHARE, HOST_BYTES, HOST_BYTES_EACH_SECOND = 16, 1 << 30, 256 << 20
+HOST_CHUNK, HOST_PATTERNS = 64 << 20, (0x00, 0xFF, 0x55, 0xAA)
+# Both clocks follow a time server in the same way, unless it sets the time at once.
+CLOCK_STEP_SECONDS = 1.0
+# Drivers of CPUs that choose the clock themselves, also with governor powersave.
+OWN_CLOCK = ("intel_pstate", "amd-pstate-epp")
 #: The process that has started a rank.
 STARTER = "TRAINYARD_BURN_IN_STARTER"
 
@@ -320,13 +330,62 @@ def host_faults(system=SYSTEM_CPUS):
         )
     slow = {}
     for path in glob.glob(system + "/cpu[0-9]*/cpufreq/scaling_governor"):
-        governor = read(path)
-        if governor == "powersave" and "intel_pstate" not in read(
-            os.path.dirname(path) + "/scaling_driver"
-        ):
+        governor, driver = read(path), read(os.path.dirname(path) + "/scaling_driver")
+        if governor == "powersave" and driver not in OWN_CLOCK:
             slow[governor] = slow.get(governor, 0) + 1
     faults += ["the governor of %d CPUs is %s" % (count, name) for name, count in slow.items()]
     return faults
+
+
+def free_memory(text):
+    """Return the free bytes of the host, from the text of /proc/meminfo."""
+    words = [line.split() for line in text.splitlines() if line.startswith("MemAvailable:")]
+    return int(words[0][1]) << 10 if words else 0
+
+
+def check_memory(size, chunk=HOST_CHUNK):
+    """Return the number of wrong bytes of the host's memory: each pattern stands while the others
+    are written elsewhere.
+    """
+    blocks = [bytes(bytearray([pattern])) * chunk for pattern in HOST_PATTERNS]
+    kept = [bytearray(chunk) for _number in range(size // chunk)]
+    wrong = 0
+    for turn in range(len(blocks)):
+        for number, memory in enumerate(kept):
+            memory[:] = blocks[(turn + number) % len(blocks)]
+        for number, memory in enumerate(kept):
+            block = blocks[(turn + number) % len(blocks)]
+            if memory != block:
+                wrong += sum(one != other for one, other in zip(memory, block))
+    return wrong
+
+
+def memory_errors(root=EDAC):
+    """Return the errors of the host's memory since the boot: corrected, and not corrected."""
+    counts = []
+    for name in ("ce_count", "ue_count"):
+        texts = [read(path) for path in glob.glob(root + "/mc[0-9]*/" + name)]
+        counts.append(sum(int(text) for text in texts if text.isdigit()))
+    return counts
+
+
+def clocks():
+    """Return the time of the host and a time that nobody sets, in seconds."""
+    return time.time(), time.monotonic()
+
+
+def end_of_host(answer, errors, begun, now=None):
+    """Add to the answer what the host's memory has counted since, and a step of its clock."""
+    fresh = [now_ - then for then, now_ in zip(errors, memory_errors())]
+    faults, remarks = answer["faults"], answer["remarks"]
+    if fresh[1] > 0:
+        faults.append("%d uncorrectable errors of the host's memory during the run" % fresh[1])
+    if fresh[0] > 0:
+        remarks.append("%d corrected errors of the host's memory during the run" % fresh[0])
+    ended = now or clocks()
+    step = (ended[0] - begun[0]) - (ended[1] - begun[1])
+    if abs(step) > CLOCK_STEP_SECONDS:
+        remarks.append("the clock of the host was set by %+.1f s during the run" % step)
 
 
 def disk(path):
@@ -356,8 +415,12 @@ def disk(path):
             os.unlink(name)
 
 
-def host(folders):
+def host(folders, seconds=0):
     found = {"rates": {}, "wrong": {}, "faults": host_faults(), "model": cpu_model()}
+    found["remarks"] = []
+    free = free_memory(read("/proc/meminfo")) // HOST_SHARE
+    size = min(free, HOST_BYTES, int(seconds * HOST_BYTES_EACH_SECOND))
+    found["wrong"]["memory"] = check_memory(size)
     for name, path in sorted(folders.items()):
         try:
             written, loaded, wrong = disk(path)
@@ -453,9 +516,10 @@ def conduct(plan):
     uuids = gpus() if torch.cuda.is_available() else []
     if uuids is None:
         uuids = [str(number) for number in range(torch.cuda.device_count())]
+    errors, begun = memory_errors(), clocks()
     answer = {
         "software": "torch %s, CUDA %s" % (torch.__version__, torch.version.cuda),
-        "host": host(plan.get("folders") or {}),
+        "host": host(plan.get("folders") or {}, float(plan["seconds"])),
         "error": "",
     }
     between = []
@@ -484,6 +548,7 @@ def conduct(plan):
         told.setdefault("rates", {})["peers"] = its["rates"]
         told.setdefault("wrong", {})["peers"] = its["wrong"]
     add_ring(answer, kind, rings)
+    end_of_host(answer["host"], errors, begun)
     return answer
 
 

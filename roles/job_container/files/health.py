@@ -336,14 +336,9 @@ def judge_busy(kinds: dict, runtime: str = RUNTIME) -> str:
     return _gpu_users.told(found)
 
 
-def read_statistics(interface: str) -> str:
-    """Return the counters of an interface's driver; empty without ethtool."""
-    return output(["ethtool", "-S", interface], TOOL_SECONDS) or ""
-
-
 def judge_fabric() -> list[tuple[str, str]]:
     """Return the faults of the fabric's ports since the last look, one entry for each check."""
-    ports = _fabric.read_ports(statistics=read_statistics)
+    ports = _fabric.read_ports()
     if not ports and not os.path.exists(PORTS):
         return []
     former = _files.read_json(PORTS)
@@ -441,11 +436,14 @@ def problems(config):
 
 
 def report(checks: list[tuple[str, str]], folder: str = METRICS) -> None:
-    """Write the result of each check for the metrics of the host, if it has some."""
+    """Write the result of each check, and what the history has of drains, for the metrics of the
+    host, if it has some.
+    """
     if not os.path.isdir(folder):
         return
+    families = [_metrics.health_family(checks), _metrics.drains_family(history(), time.time())]
     try:
-        _metrics.write(folder + "/health.prom", _metrics.render([_metrics.health_family(checks)]))
+        _metrics.write(folder + "/health.prom", _metrics.render(families))
     except OSError as error:
         print("trainyard: %s: %s" % (folder, error), file=sys.stderr)
 

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Prolog of slurmd, as root: makes the folders of a job on this host.
 
-It calls no commands of Slurm. A failure drains the node and requeues the job.
+It calls no commands of Slurm, unless it refuses a job for a GPU that is in use. A failure drains
+the node and requeues the job.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ RUNTIME = "/run/trainyard"
 LOGIN = "/run/user"
 #: What slurmd drains the node with after a failed prolog.
 SLURM_REASON = "Prolog error"
+#: For the person whose srun or salloc waits.
+NOTIFY_SECONDS = 5
 #: Which job has each GPU, by device number. Role monitoring_host makes the folder.
 GPUS = RUNTIME + "/gpus"
 
@@ -147,10 +150,32 @@ def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) ->
         stream.write(json.dumps({"devices": sorted(set(found.values())), "job": job}))
     with open(runtime + "/health.reason", "w", encoding="ascii") as stream:
         stream.write(SLURM_REASON)
+    tell_job(
+        job,
+        "trainyard: the job does not start on %s: %s. A batch job starts on another host. Repeat srun or salloc: this host gets no jobs until it is free"
+        % (os.uname().nodename, _gpu_users.told(found)),
+    )
     raise Failed(
         "alloc-gpus-busy: job %s does not start here: %s; end the process. The node is resumed when it has ended"
         % (job, _gpu_users.told_operator(found))
     )
+
+
+def tell_job(job: str, text: str) -> None:
+    """Show a line to the person whose srun or salloc waits for the job. Names of others are not in
+    it.
+    """
+    # Only here: a prolog without a refusal does not wait for it.
+    process = importlib.import_module("subprocess")
+    with contextlib.suppress(OSError, process.TimeoutExpired):
+        process.run(
+            ["scontrol", "notify", job, text],
+            stdin=process.DEVNULL,
+            stdout=process.DEVNULL,
+            stderr=process.DEVNULL,
+            timeout=NOTIFY_SECONDS,
+            check=False,
+        )
 
 
 def mark_gpus(job: str, uid: int, devices: list, folder: str = GPUS) -> None:

@@ -223,6 +223,27 @@ LOST_RDMA = (
 )
 
 
+#: Lost by priority flow control of RoCE, of P(_bandwidth.parse_pfc).
+LOST_PFC = ("discards", "storms")
+
+
+def lost_by_flow_control(name, sysfs="/sys", ask=_bandwidth.driver_statistics):
+    """Return what priority flow control has lost at a RoCE card, by counter.
+
+    InfiniBand has no such counters, and a port of a card may be without interface.
+    """
+    found = {}
+    if is_infiniband(name, sysfs):
+        return found
+    for path in glob.glob(os.path.join(sysfs, "class/infiniband", name, "device/net/*")):
+        counted = _bandwidth.parse_pfc(ask(os.path.basename(path)))
+        for key in LOST_PFC:
+            if key in counted:
+                counter = "%s pfc_%s" % (name, key)
+                found[counter] = max(counted[key], found.get(counter, 0))
+    return found
+
+
 def losses(cards, sysfs="/sys", proc="/proc"):
     """Counters of TCP's segments (C(tcp): sent, resent) and of lost data by card, and the MTU of
     each interface, as far as they can be read.
@@ -236,6 +257,7 @@ def losses(cards, sysfs="/sys", proc="/proc"):
         if rdma:
             folders = glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*"))
             counted = LOST_RDMA
+            found["cards"].update(lost_by_flow_control(name, sysfs))
         mtu = read(os.path.join(folders[0], "mtu")) if folders else ""
         if mtu.isdigit():
             found["mtu"][name] = int(mtu)

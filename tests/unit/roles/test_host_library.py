@@ -22,7 +22,6 @@ ON_HOSTS = {
     "job_container": [
         "_disk_limit",
         "_drains",
-        "_fabric",
         "_gpu_users",
         "_images",
         "_job_ports",

@@ -613,6 +613,81 @@ def test_a_host_with_fewer_ports_than_another():
     assert entry["expected"] == "8 active RDMA ports with 400 Gb/s, as on a"
 
 
+def a_card(bus_id="0000:17:00.0", **changes):
+    """A network card whose interface has the address of the host, and a link as fast as can be."""
+    card = {
+        "bus_id": bus_id,
+        "model": "15b3:1021",
+        "gt_s": 32.0,
+        "gt_s_max": 32.0,
+        "width": 16,
+        "width_max": 16,
+        "slot_gt_s_max": 32.0,
+        "slot_width_max": 16,
+        "interfaces": [{"name": "eth0", "above": []}],
+        "rdma": [],
+    }
+    return dict(card, **changes)
+
+
+def an_interface(address, **changes):
+    addresses = [{"address": address, "prefix": 24}]
+    interface = {"name": "eth0", "up": True, "addresses": addresses, "mtu": 1500}
+    return [dict(interface, **dict({"speed_mbit_s": 100000, "duplex": "full"}, **changes))]
+
+
+def adapters(numa_node=0, **changes):
+    """What role infiniband has read, on a host with a GPU whose driver is loaded."""
+    port = {"port": 1, "state": "active", "link_layer": "infiniband", "gids": []}
+    device = {"name": "mlx5_0", "driver": "mlx5_core", "numa_node": numa_node, "ports": [port]}
+    read = {"peer_memory": True, "dma_buf": False, "redirected": [], "translated": []}
+    return {
+        "vars___infiniband_found": {"devices": [device], "gpudirect": dict(read, **changes)},
+        "vars_cluster_stack": {"gpus": [{"model": "NVIDIA H100 80GB HBM3"}]},
+    }
+
+
+OF_HARDWARE = {
+    "cpu-governor": (
+        {"facts_governors": {"performance": 64}},
+        {"facts_governors": {"powersave": 64}},
+        "governor powersave of 64 CPUs",
+    ),
+    "nic-speed": (
+        {"facts_network_cards": [a_card()], "facts_interfaces": an_interface("10.0.0.11")},
+        {
+            "facts_network_cards": [a_card()],
+            "facts_interfaces": an_interface("10.0.0.12", speed_mbit_s=25000),
+        },
+        "eth0: 25000 Mb/s",
+    ),
+    "nic-pcie": (
+        {"facts_network_cards": [a_card()], "facts_interfaces": an_interface("10.0.0.11")},
+        {
+            "facts_network_cards": [a_card(width=8)],
+            "facts_interfaces": an_interface("10.0.0.12"),
+        },
+        "0000:17:00.0 (eth0): 32 GT/s, 8 lanes",
+    ),
+    "gpudirect": (
+        adapters(),
+        adapters(redirected=["0000:15:00.0"]),
+        "Access Control Services send their data through the CPU at the ports 0000:15:00.0",
+    ),
+    "fabric-alike": (adapters(), adapters(numa_node=1), "mlx5_0: NUMA node 1"),
+}
+
+
+@pytest.mark.parametrize("check_id", OF_HARDWARE)
+def test_hardware_that_is_worse_than_that_of_another_host_is_a_warning(check_id):
+    """Before anything is changed, and by the words of verify."""
+    whole, worse, found = OF_HARDWARE[check_id]
+    result = judge(a_host("a", "10.0.0.11", **whole), a_host("b", "10.0.0.12", **worse))
+    (entry,) = [entry for entry in result["findings"] if entry["verdict"] != "pass"]
+    assert (entry["id"], entry["host"], entry["verdict"]) == (check_id, "b", "warn")
+    assert entry["found"] == found and "on a" in entry["expected"] and entry["fix"]
+
+
 def test_a_name_for_management():
     """An address of another interface of the member is right."""
     resolved = {
@@ -793,6 +868,7 @@ def test_every_id_is_tried_and_published():
         "rdma-ports-differ",
         "nfs-rdma",
         "slurm-releases",
+        *OF_HARDWARE,
     }
     assert set(ids) == tried
     readme = (ROOT / "roles/preflight/README.md").read_text(encoding="utf-8")

@@ -237,6 +237,12 @@ def fabric(*devices, **changes):
     }
 
 
+def looked(check, text, drains=True):
+    """What a host says whose health program has found something at its ports."""
+    problem = {"check": check, "text": text, "drains": drains}
+    return an_answer(fabric_ports={"looked": True, "problems": [problem]})
+
+
 def a_session(container, **changes):
     good = {
         "hostname": "",
@@ -404,9 +410,12 @@ def test_a_cluster_in_order(kind):
             (check_id, "skipped")
             for check_id in {
                 "gpudirect",
+                "cpu-governor",
                 "fabric-alike",
                 "hugepages",
                 "alerts-path",
+                "ib-counters",
+                "ib-flaps",
                 "ib-ports",
                 "metrics-closed",
                 "metrics-fresh",
@@ -979,6 +988,32 @@ FIRING = {
         ),
         (plain, fabric(a_port(rate_gb_s=100.0)), "100.0 Gb/s"),
     ],
+    "ib-flaps": [
+        (
+            plain,
+            dict(fabric(a_port()), answer=looked("ib-flaps", "mlx5_0/1 went down 3 times")),
+            "mlx5_0/1 went down 3 times",
+        ),
+    ],
+    "ib-counters": [
+        (
+            plain,
+            dict(fabric(a_port()), answer=looked("ib-counters", "symbol_error of mlx5_0/1")),
+            "symbol_error of mlx5_0/1",
+        ),
+        (
+            plain,
+            dict(fabric(a_port()), answer=looked("ib-counters", "pfc_storms of mlx5_0/1", False)),
+            "warn: pfc_storms of mlx5_0/1",
+        ),
+    ],
+    "cpu-governor": [
+        (
+            plain,
+            {"facts": {"governors": {"powersave": 64}}},
+            "warn: governor powersave of 64 CPUs",
+        ),
+    ],
     "hugepages": [
         (
             plain,
@@ -1049,6 +1084,20 @@ def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found, onl
         and entries[-1]["source"]
         and entries[-1]["fix"]
     )
+
+
+def test_a_node_of_slurm_is_rebooted_by_slurm():
+    """It waits for the jobs. Without a scheduler, and where no reboot helps, there is nothing to add."""
+    added = ". To reboot: scontrol reboot ASAP nextstate=RESUME b"
+
+    def fix(answer, **changes):
+        node = gpu_host("b", "10.0.0.12", answer=answer, **changes)
+        (entry,) = [each for each in bad(verdicts(gpu_host(), node, only="gpu-xid"))]
+        return entry["fix"]
+
+    queue = scheduled(a_node("b"))
+    assert fix(xid(), **queue) == fix(xid()) + added and "reboot it" in fix(xid())
+    assert fix(xid(999, ""), **queue) == fix(xid(999, "")) and added not in fix(xid(999, ""))
 
 
 # In order, though it may look otherwise.

@@ -373,6 +373,8 @@ def test_what_logins_have_shown(proofs, told):
                 "container-share",
                 "container-limits",
                 "ib-ports",
+                "ib-flaps",
+                "ib-counters",
             ],
         ),
         ("no_such_key", None, []),

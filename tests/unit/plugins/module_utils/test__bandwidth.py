@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -771,3 +775,26 @@ def test_what_any_algorithm_may_move(hosts, gpus):
     least, most = _bandwidth.may_move(1 << 30, 1 << 30)
     assert least <= _bandwidth.must_move(1 << 30, 1, hosts * gpus) <= most
     assert least <= 2 * (1 << 30) / 2 and most >= (3 + 1) * (1 << 30) / 2
+
+
+IN_A_NETWORK = """
+import subprocess
+from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+subprocess.run(["ip", "link", "add", "name", "one", "type", "veth", "peer", "name", "two"], check=True)
+print(_bandwidth.driver_statistics("one"))
+print("lo: " + _bandwidth.driver_statistics("lo") + _bandwidth.driver_statistics("none"))
+"""
+
+
+def test_what_the_driver_of_an_interface_counts():
+    """By the kernel itself, for a veth in a network of its own. The driver of lo counts nothing, and there is no interface none."""
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", IN_A_NETWORK],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"peer_ifindex: [1-9]\d*", lines[0]) and lines[-1] == "lo: "
+    assert all(re.fullmatch(r"\w+: \d+", line) for line in lines[:-1])

@@ -199,6 +199,26 @@ def test_huge_pages():
     assert _host.hugepages(counts) == {"64K": 0, "2M": 512, "512M": 3, "1G": 8, "16G": 1}
 
 
+def test_governors():
+    """A driver that chooses the clock itself is named. A CPU that is off has no governor."""
+    texts = [
+        ("performance\n", "intel_pstate\n"),
+        ("powersave\n", "intel_pstate\n"),
+        ("powersave\n", "amd-pstate-epp\n"),
+        ("powersave\n", "intel_cpufreq\n"),
+        ("powersave\n", "acpi-cpufreq\n"),
+        ("schedutil\n", "acpi-cpufreq\n"),
+        ("", ""),
+    ]
+    assert _host.governors(texts) == {
+        "performance": 1,
+        "powersave of intel_pstate": 1,
+        "powersave of amd-pstate-epp": 1,
+        "powersave": 2,
+        "schedutil": 1,
+    }
+
+
 def test_memory():
     assert _host.memory_mib("MemTotal:       24683640 kB\nMemFree: 1 kB\n") == 24105
     with pytest.raises(_host.ParseError):

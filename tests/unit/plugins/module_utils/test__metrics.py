@@ -87,7 +87,10 @@ GROUPS = {
     "slurm 24.11": queue("24.11"),
     "host": HOST,
     "verify": _metrics.verify_families(REPORT, 1.7e9),
-    "health": [_metrics.health_family([("share", ""), ("gpu-count", "1 of 2")])],
+    "health": [
+        _metrics.health_family([("share", ""), ("gpu-count", "1 of 2")]),
+        _metrics.drains_family([{"event": "drain", "checks": ["share"], "time": 1.7e9}], 1.7e9),
+    ],
 }
 
 
@@ -108,7 +111,7 @@ def test_promtool_accepts_all_texts():
 def test_names_and_labels():
     units = re.compile(
         r"_(ratio|bytes|celsius|watts|hertz|seconds|joules|total|info|width|width_max|pending|failed|throttled|processes|usable|job|jobs|gpus|passed|answers"
-        r"|allocated|used|limit|state)$"
+        r"|allocated|used|limit|state|drains)$"
     )
     for group, families in GROUPS.items():
         for family in families:

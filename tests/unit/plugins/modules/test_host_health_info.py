@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted_tools import run_module, scripts
@@ -104,6 +106,27 @@ def test_errors_that_the_kernel_has_forgotten(monkeypatch, tmp_path):
     for damaged in ("{", "[]"):
         (tmp_path / "health.json").write_text(damaged, encoding="utf-8")
         assert host_health_info.remembered("a") == "a"
+
+
+def test_ports_since_the_last_look_of_the_health_program(monkeypatch, tmp_path):
+    asked = SimpleNamespace(params={"fabric_ports": True, "timeout": 10})
+    monkeypatch.setattr(host_health_info, "PORTS", str(tmp_path / "ports.json"))
+    monkeypatch.setattr(host_health_info, "BOOT", str(tmp_path / "boot"))
+    (tmp_path / "boot").write_text("boot-1\n", encoding="utf-8")
+    nothing = {"looked": False, "problems": []}
+    for damaged in ("", "{", "[]", '{"boot": "boot-1", "ports": 3}', '{"boot": "boot-0"}'):
+        (tmp_path / "ports.json").write_text(damaged, encoding="utf-8")
+        assert host_health_info.fabric_ports(asked) == nothing
+    # A card that was there at the last look.
+    then = time.time() - 300
+    port = {"time": then, "counters": {}, "was_active": True, "down": then, "flaps": [], "bad": {}}
+    kept = {"boot": "boot-1", "ports": {"gone/1": port}}
+    (tmp_path / "ports.json").write_text(json.dumps(kept), encoding="utf-8")
+    found = {"check": "ib-ports", "text": "gone/1 is down", "drains": True}
+    assert host_health_info.fabric_ports(asked) == {"looked": True, "problems": [found]}
+    assert json.loads((tmp_path / "ports.json").read_text(encoding="utf-8")) == kept
+    asked.params["fabric_ports"] = False
+    assert host_health_info.fabric_ports(asked) == {}
 
 
 def test_a_journal_without_the_kernel_s_lines(script):

@@ -68,6 +68,16 @@ def test_huge_pages_of_a_tree_like_sys(tmp_path, monkeypatch):
     assert host_info.huge_pages() == {"2M": 1024, "1G": 0}
 
 
+def test_governors_of_a_tree_like_sys(tmp_path, monkeypatch):
+    for number in range(3):
+        folder = tmp_path / ("cpu%d/cpufreq" % number)
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text("powersave\n", encoding="ascii")
+        (folder / "scaling_driver").write_text("acpi-cpufreq\n", encoding="ascii")
+    monkeypatch.setattr(host_info, "FREQUENCIES", str(tmp_path) + "/cpu[0-9]*/cpufreq")
+    assert host_info.cpu_governors() == {"powersave": 3}
+
+
 def test_files(tmp_path):
     (tmp_path / "file").write_text("text\n", encoding="utf-8")
     (tmp_path / "file").chmod(0o640)

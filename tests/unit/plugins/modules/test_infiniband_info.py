@@ -9,7 +9,9 @@ import pytest
 from scripted_tools import run_module, scripts
 from sysfs_tree import SysfsTree, link, mapped, write
 
+from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
 from ansible_collections.trainyard.gpu.plugins.module_utils._pci import peer_access, redirects
+from ansible_collections.trainyard.gpu.plugins.modules import infiniband_info
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/ib"
 LOCAL = "fe80:0000:0000:0000:a288:c2ff:fee3:142a"
@@ -42,21 +44,23 @@ def only_port(told, name="mlx5_0"):
 # --- sysfs -----------------------------------------------------------------------------------------------------------------
 
 
-def test_flow_control_of_roce(tree, ask, script):
-    """By ethtool, which only knows the interface. Without it, and for InfiniBand, the port has no such key."""
+def described(tree, statistics):
+    """The port of a tree, with what the drivers of interfaces count."""
+    found = infiniband_info.sysfs_of(str(tree.root), "mlx5_0", statistics)
+    return only_port({"devices": [_infiniband.describe_device("mlx5_0", found.texts)]})
+
+
+def test_flow_control_of_roce(tree, ask):
+    """By the driver, which only knows the interface. If it counts nothing, and for InfiniBand, the port has no such key."""
     tree.roce()
     assert "pfc" not in only_port(ask())
-    script(
-        "ethtool",
-        '[ "$1 $2" = "-S enp24s0np0" ] && echo "NIC statistics:\n     rx_prio3_pause: 12\n     tx_pause_storm_error_events: 0"',
-    )
-    assert only_port(ask())["pfc"] == {"rx_pause": 12, "storms": 0}
+    lines = {"enp24s0np0": "rx_prio3_pause: 12\ntx_pause_storm_error_events: 0"}
+    assert described(tree, lines.__getitem__)["pfc"] == {"rx_pause": 12, "storms": 0}
 
 
-def test_infiniband_has_no_flow_control_by_priority(tree, ask, script):
+def test_infiniband_has_no_flow_control_by_priority(tree):
     tree.infiniband()
-    script("ethtool", "echo '     rx_prio3_pause: 12'")
-    assert "pfc" not in only_port(ask())
+    assert "pfc" not in described(tree, lambda _name: "rx_prio3_pause: 12")
 
 
 def test_infiniband(tree, ask):
@@ -481,6 +485,15 @@ def test_the_way_between_gpu_and_adapter(tree, ask, kind, translated):
     told = ask()["gpudirect"]
     assert told["redirected"] == ["0000:15:00.0", "0000:15:01.0"]
     assert told["translated"] == ["0000:16:00.0", "0000:17:00.0"][:translated]
+
+
+def test_numa_nodes_of_gpus(tree, ask):
+    with_gpu(tree, 0x1D)
+    assert ask()["gpudirect"]["gpu_numa_nodes"] == {}
+    gpu = tree.root / "bus/pci/devices/0000:16:00.0"
+    for text, found in (("1", {"0000:16:00.0": 1}), ("-1", {})):
+        write(gpu, "numa_node", text)
+        assert ask()["gpudirect"]["gpu_numa_nodes"] == found
 
 
 @pytest.mark.parametrize(

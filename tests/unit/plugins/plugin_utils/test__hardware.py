@@ -659,6 +659,123 @@ def test_roce_adapters_that_differ():
     assert told("fabric-alike", **hosts) == {"d": ["warn: mlx5_0 port 1: GID index 5"]}
 
 
+def test_rails_of_roce_that_are_exchanged():
+    """By the fabric network of their interfaces. On one network, and for a routed address of each port, there are none."""
+    its = with_adapters(an_adapter(**ROCE))
+    its["infiniband"]["devices"][0]["ports"][0]["netdev"] = "ens1"
+    variables = {
+        name: {
+            "cluster_host": {"hostname": name},
+            "__verify_infiniband": its["infiniband"],
+        }
+        for name in "abcd"
+    }
+
+    def members(*rails):
+        return [
+            dict(
+                {"name": name, "address": "10.0.0.1"},
+                **(
+                    {"fabric_rails": [{"network": rail, "address": "x", "interface": "ens1"}]}
+                    if rail
+                    else {}
+                ),
+            )
+            for name, rail in zip("abcd", rails)
+        ]
+
+    def told_of(*rails):
+        found = _hardware.decide_verify_hardware(variables, members(*rails))["problems"]
+        return {
+            name: [(each["expected"], each["found"]) for each in entries]
+            for name, entries in found["fabric-alike"].items()
+            if entries
+        }
+
+    one, other = "10.1.0.0/24", "10.1.1.0/24"
+    assert told_of(one, one, other, one) == {
+        "c": [
+            ("rail 10.1.0.0/24, as on a, b, d", "mlx5_0 port 1: rail 10.1.1.0/24"),
+        ]
+    }
+    assert told_of(one, one, one, one) == {} and told_of("", "", "", "") == {}
+
+
+def test_releases_of_drivers_and_places_of_gpus():
+    """Each host has one adapter and two GPUs."""
+
+    def host(ofed="MLNX_OFED_LINUX-5.8-3.0.7.0", nodes=(0, 1)):
+        its = with_adapters(an_adapter())
+        addresses = ("0000:1b:00.0", "0000:9b:00.0")
+        its["infiniband"].update(
+            ofed=ofed, gpudirect={"gpu_numa_nodes": dict(zip(addresses, nodes))}
+        )
+        return its
+
+    assert told("fabric-alike", a=host(), b=host(), c=host()) == {}
+    assert told("fabric-alike", a=host(), b=host(), c=host(ofed="")) == {
+        "c": ["warn: adapters: release of the driver that of the kernel"]
+    }
+    assert told("fabric-alike", a=host(), b=host(), c=host(nodes=(0, 0))) == {
+        "c": ["warn: 0000:9b:00.0: NUMA node of the GPU 0"]
+    }
+    # A host that does not say, and one without such a GPU.
+    assert told("fabric-alike", a=host(), b=host(), c=host(nodes=())) == {}
+
+
+@pytest.mark.parametrize(
+    "governors, found",
+    [
+        ([{"performance": 64}, {"performance": 64}, {"performance": 64}], {}),
+        # Intel's default. The driver chooses the clock.
+        ([{"powersave of intel_pstate": 64}, {"powersave of intel_pstate": 32}], {}),
+        ([{"schedutil": 64}, {"schedutil": 64}], {}),
+        # Virtual machines, and facts of an earlier release.
+        ([{}, None, {"performance": 64}], {}),
+        (
+            [{"powersave": 64}, {"powersave": 64}],
+            {
+                "a": [("governor performance", "governor powersave of 64 CPUs")],
+                "b": [("governor performance", "governor powersave of 64 CPUs")],
+            },
+        ),
+        (
+            [{"performance": 64}, {"performance": 60, "powersave": 4}, {"performance": 64}],
+            {
+                "b": [
+                    (
+                        "governor performance, as on a, c",
+                        "governor performance of 60 CPUs, powersave of 4 CPUs",
+                    )
+                ]
+            },
+        ),
+        (
+            [{"performance": 64}, {"performance": 64}, {"schedutil": 64}],
+            {"c": [("governor performance, as on a, b", "governor schedutil of 64 CPUs")]},
+        ),
+    ],
+)
+def test_governors(governors, found):
+    variables = {
+        name: {"cluster_host": {"hostname": name, "governors": its}}
+        for name, its in zip("abc", governors)
+    }
+    members = [{"name": name, "address": "10.0.0.1"} for name in variables]
+    told_of = _hardware.decide_preflight_hardware(variables, members)["cpu-governor"]
+    assert {
+        name: [(each["expected"], each["found"]) for each in entries]
+        for name, entries in told_of.items()
+    } == found
+
+
+def test_preflight_judges_what_needs_no_link_of_a_gpu():
+    found = _hardware.decide_preflight_hardware({"a": {}}, [{"name": "a", "address": ""}])
+    assert found == dict.fromkeys(
+        ("cpu-governor", "fabric-alike", "gpudirect", "nic-pcie", "nic-speed"), {}
+    )
+
+
 def test_two_firmwares_on_each_host_are_no_difference():
     both = with_adapters(an_adapter(), an_adapter("mlx5_1", firmware="28.36.1010"))
     assert told("fabric-alike", a=both, b=both) == {}

@@ -75,14 +75,68 @@ def test_cpus_that_are_off_or_slow(tmp_path):
     write("online", "0-7")
     assert burn_in.host_faults(str(tmp_path)) == []
     write("online", "0-5")
-    for number, driver in enumerate(("acpi-cpufreq", "acpi-cpufreq", "intel_pstate")):
+    drivers = ("acpi-cpufreq", "intel_cpufreq", "intel_pstate", "amd-pstate-epp")
+    for number, driver in enumerate(drivers):
         write("cpu%d/cpufreq/scaling_governor" % number, "powersave")
         write("cpu%d/cpufreq/scaling_driver" % number, driver)
-    # With intel_pstate powersave is the usual governor and slows nothing.
+    # With the drivers of the last two, powersave is the usual governor and slows nothing.
     assert burn_in.host_faults(str(tmp_path)) == [
         "2 CPUs are present but not online: 6, 7",
         "the governor of 2 CPUs is powersave",
     ]
+
+
+def test_the_memory_of_the_host_keeps_what_was_written(monkeypatch):
+    assert burn_in.check_memory(10 << 12, 1 << 12) == 0 and burn_in.check_memory(5, 8) == 0
+
+    class Flips(bytearray):
+        """One bit of one byte is stuck, as in a broken module."""
+
+        def __setitem__(self, place, value):
+            super().__setitem__(place, value)
+            super().__setitem__(7, self[7] | 4)
+
+    monkeypatch.setattr(burn_in, "bytearray", Flips, raising=False)
+    # Patterns 0xFF have the bit, and 0x55, too.
+    assert burn_in.check_memory(4 << 12, 1 << 12) == 8
+
+
+@pytest.mark.parametrize(
+    "text, free", [("MemTotal: 9 kB\nMemAvailable:   2048 kB\n", 2 << 20), ("", 0)]
+)
+def test_free_memory(text, free):
+    assert burn_in.free_memory(text) == free
+
+
+@pytest.mark.parametrize(
+    "counts, now, faults, remarks",
+    [
+        ((5, 1), (160.0, 60.0), [], []),
+        (
+            (9, 3),
+            (160.4, 60.0),
+            ["2 uncorrectable errors of the host's memory during the run"],
+            ["4 corrected errors of the host's memory during the run"],
+        ),
+        ((5, 1), (157.5, 60.0), [], ["the clock of the host was set by -2.5 s during the run"]),
+    ],
+)
+def test_errors_of_the_memory_of_the_host(tmp_path, monkeypatch, counts, now, faults, remarks):
+    """A tree like /sys with two controllers. Errors before the run are of no interest."""
+    monkeypatch.setattr(burn_in.memory_errors, "__defaults__", (str(tmp_path),))
+    assert burn_in.memory_errors() == [0, 0]
+
+    def write(ce, ue):
+        for name, values in (("mc0", (ce, ue)), ("mc1", (0, 0))):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "ce_count").write_text("%d\n" % values[0], encoding="ascii")
+            (tmp_path / name / "ue_count").write_text("%d\n" % values[1], encoding="ascii")
+
+    write(5, 1)
+    before, answer = burn_in.memory_errors(), {"faults": [], "remarks": []}
+    write(*counts)
+    burn_in.end_of_host(answer, before, (100.0, 0.0), now)
+    assert (before, answer) == ([5, 1], {"faults": faults, "remarks": remarks})
 
 
 def test_the_disk_keeps_no_file(tmp_path, monkeypatch):
@@ -122,6 +176,8 @@ def test_the_number_of_ranks(monkeypatch, ranks, count):
     monkeypatch.setattr(burn_in.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(burn_in, "start", lambda words, _environment: started.append(words))
     monkeypatch.setattr(burn_in, "answer_of", lambda _process: {})
+    # A gigabyte in a test would be too much.
+    monkeypatch.setattr(burn_in, "check_memory", lambda _size: 0)
     burn_in.conduct({"seconds": "60", "ranks": ranks})
     assert started == [["rank", "cpu", "60", str(number)] for number in range(count)]
 

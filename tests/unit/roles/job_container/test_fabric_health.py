@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ansible_collections.trainyard.gpu.roles.job_container.files import _fabric
+from ansible_collections.trainyard.gpu.plugins.module_utils import _fabric
 
 START = 1.7e9
 
@@ -16,7 +16,7 @@ class Host:
 
     def __init__(self, folder):
         self.folder, self.now, self.kept, self.boot = folder, START, None, "boot-1"
-        #: What ethtool -S prints, by interface.
+        #: What drivers count, by interface.
         self.statistics = {}
 
     def port(self, name="mlx5_0", state="4: ACTIVE", layer="InfiniBand", **counters):
@@ -85,6 +85,41 @@ def test_losses_of_flow_control_are_lines_of_the_log(host):
     ]
     # Told once.
     assert remarks(990100, 9) == []
+
+
+def test_what_verify_says_of_ports(host):
+    """What drains, and for an hour what was worth a line of the log. Nothing is kept."""
+    host.port("mlx5_0")
+    host.port("mlx5_1", port_rcv_errors=0)
+    assert not _fabric.has_looked(None, "boot-1") and not _fabric.has_looked([], "boot-1")
+    assert host.look() == [] and host.look() == []
+    assert _fabric.has_looked(host.kept, "boot-1") and not _fabric.has_looked(host.kept, "boot-2")
+    host.port("mlx5_0", symbol_error=121, link_downed=3)
+    host.port("mlx5_1", port_rcv_errors=3001)
+
+    def told(seconds=300):
+        return _fabric.problems(
+            host.kept, _fabric.read_ports(str(host.folder)), host.boot, host.now + seconds
+        )
+
+    found = [
+        {"check": "ib-flaps", "text": "mlx5_0/1 went down 3 times or more in 12 h", "drains": True},
+        {
+            "check": "ib-counters",
+            "text": "symbol_error of mlx5_0/1: more than 120 in 3600 s",
+            "drains": True,
+        },
+        {
+            "check": "ib-counters",
+            "text": "port_rcv_errors of mlx5_1/1: more than 10 in 1 s",
+            "drains": False,
+        },
+    ]
+    assert told() == found and told() == found
+    # The health program has told the line of the log meanwhile.
+    assert len(host.look()) == 2 and host.look() != [] and host.kept["remarks"] == []
+    assert told() == found
+    assert [each["check"] for each in told(4000)] == ["ib-flaps"]
 
 
 def test_a_port_without_a_cable_is_no_fault(host):

@@ -977,6 +977,35 @@ def test_the_prolog_refuses_a_gpu_that_is_in_use(monkeypatch, tmp_path, ends):
         child.wait()
 
 
+def test_srun_and_salloc_are_told_why_their_job_does_not_start(tmp_path, monkeypatch):
+    """By scontrol, with the process and without its owner. One that fails or is missing changes nothing else."""
+    monkeypatch.setattr(users, "lasting", lambda *_arguments: {41: 3})
+    monkeypatch.setattr(users, "told", lambda _found: "GPU 3 is used by process 41 of no job")
+    monkeypatch.setattr(users, "told_operator", lambda _found: "process 41 of anna")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "jobs").mkdir()
+    host = os.uname().nodename
+
+    def refuse():
+        with pytest.raises(prolog.Failed, match="process 41 of anna"):
+            prolog.refuse_busy("9", [3], {}, str(tmp_path))
+
+    refuse()
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\nprintf '%%s\\n' \"$@\" > %s/told\nexit 1\n" % tmp_path, encoding="ascii"
+    )
+    scontrol.chmod(0o755)
+    refuse()
+    assert (tmp_path / "told").read_text().splitlines() == [
+        "notify",
+        "9",
+        "trainyard: the job does not start on %s: GPU 3 is used by process 41 of no job. A batch job starts on another host. "
+        "Repeat srun or salloc: this host gets no jobs until it is free" % host,
+    ]
+
+
 def test_a_node_is_resumed_when_the_gpu_is_free(node, tmp_path, monkeypatch):
     proc = Proc(tmp_path / "proc")
     proc.add(41, "/dev/nvidia3")
@@ -1786,7 +1815,6 @@ def test_programs_are_placed_with_their_interpreter():
     first = {path.rpartition("/")[2]: text.partition("\n")[0] for path, text in programs.items()}
     modules = (
         "_disk_limit.py",
-        "_fabric.py",
         "_gpu_users.py",
         "_images.py",
         "_job_ports.py",
@@ -1839,6 +1867,30 @@ def test_a_job_of_the_system_starts_without_a_list(tmp_path, monkeypatch):
     prolog.mark_job_of_the_system("5", 0, {})
     with pytest.raises(prolog._gpu_numbers.DeviceError):
         prolog.devices_of_job(os.environ, {})
+
+
+def test_the_health_program_writes_how_often_it_has_drained(tmp_path, monkeypatch):
+    """Of the last week, by check. A drain that goes on for another reason counts for that alone."""
+    monkeypatch.setattr(health, "HISTORY", str(tmp_path / "history.json"))
+    now = time.time()
+    drain = {"event": "drain", "checks": ["gpu-xid"], "time": now - 60}
+    events = [
+        dict(drain, time=now - 8 * 24 * 3600),
+        drain,
+        dict(drain, checks=["gpu-xid", "share"], new=["share"]),
+        dict(drain, event="held"),
+        dict(drain, event="resume"),
+        "damaged",
+    ]
+    Path(health.HISTORY).write_text(json.dumps(events), encoding="utf-8")
+    (tmp_path / "metrics").mkdir()
+    health.report([("share", "")], str(tmp_path / "metrics"))
+    text = (tmp_path / "metrics/health.prom").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("trainyard_health_drains")]
+    assert lines == [
+        'trainyard_health_drains{check="gpu-xid"} 1',
+        'trainyard_health_drains{check="share"} 1',
+    ]
 
 
 def test_the_health_program_writes_its_checks(tmp_path):

@@ -269,6 +269,25 @@ def test_lost_data_of_a_host(tmp_path):
     }
 
 
+def test_packets_that_flow_control_has_lost(tmp_path, monkeypatch):
+    """Of the interface of a RoCE card, two of whose priorities have lost some. InfiniBand has none."""
+    lines = {"ens1": "rx_prio3_discards: 7\nrx_prio4_discards: 2\nrx_prio3_pause: 99"}
+    lines["ens2"] = "tx_pause_storm_error_events: 1"
+    for card, layer, names in (("mlx5_0", "Ethernet", lines), ("mlx5_1", "InfiniBand", ["ib1"])):
+        port = tmp_path / "class/infiniband" / card / "ports/1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(layer + "\n")
+        for name in names:
+            (port.parents[1] / "device/net" / name).mkdir(parents=True)
+    found = _job_watch.lost_by_flow_control("mlx5_0", str(tmp_path), lines.__getitem__)
+    assert found == {"mlx5_0 pfc_discards": 9, "mlx5_0 pfc_storms": 1}
+    assert _job_watch.lost_by_flow_control("mlx5_1", str(tmp_path), lines.__getitem__) == {}
+    monkeypatch.setattr(_job_watch.lost_by_flow_control, "__defaults__", ("", lines.__getitem__))
+    cards = [{"name": "mlx5_0", "rdma": True}]
+    told = _job_watch.losses(cards, str(tmp_path), str(tmp_path))["cards"]
+    assert told == {"mlx5_0 pfc_discards": 9, "mlx5_0 pfc_storms": 1}
+
+
 @pytest.mark.parametrize(
     "own, files, found",
     [

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ports of InfiniBand and RoCE between two looks of the health program: ports that went down,
-flaps, and errors by their rate.
+flaps, and errors by their rate. Role verify looks, too, and keeps nothing.
 
 A counter since the boot says nothing about today, so the last look is kept. The thresholds are
 those of NVIDIA/NVSentinel's monitor of network cards (symbol errors, recoveries), leptonai/gpud (a
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
+
+from typing import Any, Callable, Dict, List, Tuple, TypedDict
 
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import _infiniband
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 except ImportError:
     # On a host, the health program has the folder of shared modules.
-    import _infiniband
+    import _bandwidth  # type: ignore[import-not-found,no-redef]
 
 SYSFS = "/sys/class/infiniband"
 #: Counter: events, in so many seconds, above which the port is a fault.
@@ -44,6 +45,20 @@ PFC = {
 OF_HARDWARE = ("local_ack_timeout_err", "roce_slow_restart")
 DOWN_SECONDS = 240
 FLAPS, FLAP_SECONDS = 3, 12 * 3600
+#: Pairs of a check and a text.
+Faults = List[Tuple[str, str]]
+#: What is known of a port, by keys. Texts of files may be of any form.
+Port = Dict[str, Any]
+
+
+class Problem(TypedDict):
+    """What is wrong with a port. C(drains) is whether the health program drains a node for it."""
+
+    check: str
+    text: str
+    drains: bool
+
+
 #: Counters of 32 bits stop at their end, and cards count from zero after a reset.
 LEAST_SECONDS = 30
 
@@ -60,18 +75,16 @@ def number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def no_statistics(_interface: str) -> str:
-    return ""
-
-
-def read_ports(root: str = SYSFS, *, statistics: Callable[[str], str] = no_statistics) -> dict:
+def read_ports(
+    root: str = SYSFS, *, statistics: Callable[[str], str] = _bandwidth.driver_statistics
+) -> dict[str, Port]:
     """Return the ports of the host: whether each is active, and its counters.
 
     C(link_downed) of RoCE is of its interface, where the card does not count it.
 
-    C(statistics) returns what C(ethtool -S) prints of an interface.
+    C(statistics) returns what the driver of an interface counts.
     """
-    ports = {}
+    ports: dict[str, Port] = {}
     for folder in sorted(glob.glob(root + "/*/ports/*")):
         device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
         name = "%s/%s" % (device, os.path.basename(folder))
@@ -97,9 +110,9 @@ def flow_control(paths: list[str], statistics: Callable[[str], str]) -> dict[str
 
     Representors of virtual functions do not count any.
     """
-    found = {}
+    found: dict[str, int] = {}
     for path in paths:
-        pfc = _infiniband.parse_pfc(statistics(os.path.basename(os.path.dirname(path))))
+        pfc = _bandwidth.parse_pfc(statistics(os.path.basename(os.path.dirname(path))))
         for counter in PFC:
             count = pfc.get(counter[len("pfc_") :])
             if count is not None:
@@ -111,7 +124,9 @@ def place_of(counter: str) -> str:
     return "hw_counters" if counter in OF_HARDWARE else "counters"
 
 
-def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[list, dict]:
+def judge(
+    former: Any, ports: dict[str, Port], boot: str, now: float
+) -> tuple[Faults, dict[str, Any]]:
     """Return the faults of ports as pairs of check and text, and what to keep for the next look,
     with the new C(remarks) of this one.
 
@@ -120,7 +135,9 @@ def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[
     """
     known = former.get("ports") if isinstance(former, dict) and former.get("boot") == boot else None
     known = known if isinstance(known, dict) else {}
-    found, kept, remarks = [], {}, []
+    found: Faults = []
+    kept: dict[str, Port] = {}
+    remarks: list[str] = []
     for name in sorted(set(ports) | set(known)):
         last = known.get(name)
         last = last if isinstance(last, dict) else {}
@@ -134,15 +151,39 @@ def judge(former: dict, ports: dict[str, dict], boot: str, now: float) -> tuple[
     return found, {"boot": boot, "ports": kept, "remarks": remarks}
 
 
-def remark(name: str, last: dict, entry: dict) -> list[str]:
+def problems(former: Any, ports: dict[str, Port], boot: str, now: float) -> list[Problem]:
+    """Return what is wrong with ports now and since the last look of the health program.
+
+    Unlike the log of the health program, this repeats what was worth a line in the last hour.
+    """
+    faults, kept = judge(former, ports, boot, now)
+    found: list[Problem] = [
+        {"check": check, "text": text, "drains": True} for check, text in faults
+    ]
+    limits = {**REMARKED, **PFC}
+    for name, port in kept["ports"].items():
+        for counter in port["remarked"]:
+            text = "%s of %s: more than %d in %d s" % (counter, name, *limits[counter])
+            found.append({"check": "ib-counters", "text": text, "drains": False})
+    return found
+
+
+def has_looked(former: Any, boot: str) -> bool:
+    """Return whether the health program has looked at ports since the boot."""
+    known = former.get("ports") if isinstance(former, dict) else None
+    return isinstance(known, dict) and bool(known) and former.get("boot") == boot
+
+
+def remark(name: str, last: Port, entry: Port) -> list[str]:
     """Return what is worth a line of the log, once until an hour has passed without it.
 
     Notes it in what is kept of the port.
     """
-    former = last.get("remarked") if isinstance(last.get("remarked"), dict) else {}
-    now, found = entry["time"], []
-    since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
-    before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
+    known = last.get("remarked")
+    former = known if isinstance(known, dict) else {}
+    now = entry["time"]
+    found: list[str] = []
+    since, before = before_of(last, now)
     entry["remarked"] = {}
     for counter, (events, span) in {**REMARKED, **PFC}.items():
         more, seen = grown(before, entry["counters"], counter), former.get(counter)
@@ -155,10 +196,18 @@ def remark(name: str, last: dict, entry: dict) -> list[str]:
     return found
 
 
-def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, list]:
+def before_of(last: Port, now: float) -> tuple[float, dict[str, Any]]:
+    """Return the time of the last look and its counters; of a port that is new, now and none."""
+    since, counters = last.get("time"), last.get("counters")
+    return (
+        since if isinstance(since, (int, float)) else now,
+        counters if isinstance(counters, dict) else {},
+    )
+
+
+def judge_port(name: str, last: Port, port: Port, now: float) -> tuple[Port, Faults]:
     """Return what is kept of a port, and its faults."""
-    since = last.get("time") if isinstance(last.get("time"), (int, float)) else now
-    before = last.get("counters") if isinstance(last.get("counters"), dict) else {}
+    since, before = before_of(last, now)
     more = {
         counter: grown(before, port["counters"], counter) for counter in [*RATES, "link_downed"]
     }
@@ -171,7 +220,7 @@ def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, lis
         "flaps": flaps_of(last, more["link_downed"], now),
         "bad": bad_counters(last, more, now - since, now),
     }
-    faults = []
+    faults: Faults = []
     if down is not None and now - down >= DOWN_SECONDS:
         faults.append(("ib-ports", "%s is down" % name))
     if len(entry["flaps"]) >= FLAPS:
@@ -183,19 +232,20 @@ def judge_port(name: str, last: dict, port: dict, now: float) -> tuple[dict, lis
     return entry, faults
 
 
-def flaps_of(last: dict, more: int, now: float) -> list[float]:
+def flaps_of(last: Port, more: int, now: float) -> list[float]:
     """Return when the port went down in the last hours."""
     known = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
     return [each for each in known if now - FLAP_SECONDS < each <= now] + [now] * min(more, FLAPS)
 
 
-def bad_counters(last: dict, more: dict, seconds: float, now: float) -> dict[str, float]:
+def bad_counters(last: Port, more: dict[str, int], seconds: float, now: float) -> dict[str, float]:
     """Return the counters that grow too fast, and when they last did.
 
     A fault ends after an hour without it.
     """
-    known = last.get("bad") if isinstance(last.get("bad"), dict) else {}
-    found = {}
+    former = last.get("bad")
+    known = former if isinstance(former, dict) else {}
+    found: dict[str, float] = {}
     for counter, (events, span) in RATES.items():
         bad = known.get(counter)
         if seconds >= LEAST_SECONDS and more[counter] > max(1.0, seconds / span) * events:
@@ -205,7 +255,7 @@ def bad_counters(last: dict, more: dict, seconds: float, now: float) -> dict[str
     return found
 
 
-def grown(before: dict, now: dict, counter: str) -> int:
+def grown(before: dict[str, Any], now: dict[str, int], counter: str) -> int:
     """Return by how much a counter has grown. One that was reset counts from zero."""
     then, value = before.get(counter), now.get(counter)
     if not isinstance(then, int) or value is None:
