@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from role_variables import role_variable
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -262,6 +263,21 @@ def test_slurm_has_the_program_where_the_site_sends_mails():
         "slurm_controller", "__slurm_controller_mail_paths", role_path=str(PROGRAM.parents[1])
     )
     assert program == path
+
+
+def test_the_program_is_there_while_slurm_runs_it():
+    """It is installed before slurm.conf names it, and removed after slurmctld has read one without it."""
+    tasks = yaml.safe_load((PROGRAM.parents[1] / "tasks/main.yml").read_text(encoding="utf-8"))
+    names = [task["name"] for task in tasks]
+    configured = names.index("Configure database, accounting and scheduler")
+    installed = names.index("Install the program that sends the mails of jobs")
+    removed = names.index("Remove the program that sends the mails of jobs")
+    assert installed < configured < removed
+    [paths] = tasks[removed]["trainyard.gpu.managed_files"].values()
+    assert paths == "{{ __slurm_controller_mail_paths }}"
+    assert "absent" not in tasks[installed]["trainyard.gpu.managed_files"]
+    steps = yaml.safe_load((PROGRAM.parents[1] / "tasks/configure.yml").read_text(encoding="utf-8"))
+    assert steps[-1]["name"] == "Reload the settings of the running daemons"
 
 
 def test_words_of_a_job_are_no_command_of_mail(mails):
