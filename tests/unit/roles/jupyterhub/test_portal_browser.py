@@ -75,7 +75,7 @@ def reached(browser):
     return found
 
 
-@pytest.mark.parametrize("path", ["", "jobs", "job/9998", "new", "operators"])
+@pytest.mark.parametrize("path", ["", "jobs", "job/9998", "new", "cluster", "usage", "operators"])
 def test_all_of_a_page_is_reached_by_keyboard(browser, site, path):
     """Each link, field and button, and each has a focus that is seen. The way past the menu is the first of them."""
     browser.go(site + path)
@@ -120,10 +120,12 @@ def test_without_scripts_lists_details_and_forms_are_there(driver, site):
     with driver.open() as browser:
         browser.command("Emulation.setScriptExecutionDisabled", value=True)
         for path, words in (
+            ("", "place 3 of 41 in the queue; expected start"),
             ("jobs", "10000 jobs"),
             ("job/9998", "Ends at the latest"),
             ("cluster", "62 of 64 hosts in service"),
             ("new", "Check only"),
+            ("usage", "Download as CSV"),
             ("operators", "Drain"),
         ):
             browser.go(site + path)
