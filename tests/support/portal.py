@@ -863,9 +863,20 @@ def docs_picture(browser: object, picture: Path) -> None:
     # The ground goes on below the last part.
     ground = made.getpixel((3, made.height - 3))
     made = ImageOps.expand(made, (0, 0, 0, 16), ground)
-    # Colours of few words are kept, too.
-    coverage = Image.Quantize.MAXCOVERAGE
-    made.quantize(192, coverage, dither=Image.Dither.NONE).save(picture, optimize=True)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(palette_of(made))
+    made.quantize(palette=palette, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def palette_of(made: object) -> list:
+    """Return 256 colours of a picture: the most frequent ones, and of others one of each hue, so that a state keeps its colour that only one word has."""
+    found = sorted(made.getcolors(made.width * made.height), reverse=True)
+    colours = [colour for _count, colour in found[:64]]
+    hues = {}
+    for _count, colour in found[64:]:
+        hues.setdefault(tuple(part >> 4 for part in colour), colour)
+    colours += list(hues.values())[: 256 - len(colours)]
+    return [part for colour in colours for part in colour]
 
 
 def main(arguments: list) -> None:
