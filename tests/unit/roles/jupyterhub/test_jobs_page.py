@@ -473,6 +473,9 @@ def test_the_page_of_instances():
     assert end in page.of("span") and ">2026-11-01T07:00:00Z</span>" in text
     assert {"href": PREFIX + "job/41"} in page.of("a")
     assert "/hub/spawn/anna/NAME" in page.text and page.of("noscript")
+    # What looks as a button is reached by keyboard: it is one, or leads somewhere.
+    assert "stop" in [attrs.get("id") for attrs in page.of("button")]
+    assert all("href" in attrs for attrs in page.of("a"))
     text = of_hub(default_server=stopped, allow_named_servers=False, **values)
     assert "Ends at the latest" not in text and "Takes nothing of your quota" in text
 
