@@ -554,35 +554,35 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
         return _least_words(whose, what, key)
     if kind == "Grp":
         return _group_words(whose, amount, minutes)
-    if minutes == "RunMins":
-        return _minutes_words(whose, amount, "your" if per == "User" else "the group's")
-    if per == "User" or what.endswith("jobs") and per != "Account":
-        return (
-            "you have all the %s that %s allows one person; it starts when another job of yours has ended"
-            % (
-                amount,
-                whose,
-            )
-        )
-    if per == "Account":
-        return (
-            "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
-            % (
-                account,
-                amount,
-                whose,
-            )
-        )
+    if per in ("User", "Account") or what.endswith("jobs"):
+        return _share_words(whose, amount, minutes, account if per == "Account" else "")
     fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
     return _most_words(whose, amount, per, fewer)
 
 
-def _minutes_words(whose: str, amount: str, jobs_of: str) -> str:
-    """Return the words for what the running jobs of one person or one group hold together."""
-    one = "person" if jobs_of == "your" else "group"
+def _share_words(whose: str, amount: str, minutes: str, group: str) -> str:
+    """Return the words for what one person, or one C(group) if it is named, can have at once."""
+    if minutes == "RunMins":
+        jobs_of, one = ("the group's", "group") if group else ("your", "person")
+        return (
+            "%s running jobs hold all the %s that %s allows one %s; it starts when they have run for longer, or with a smaller max_minutes"
+            % (jobs_of, amount, whose, one)
+        )
+    if group:
+        return (
+            "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
+            % (
+                group,
+                amount,
+                whose,
+            )
+        )
     return (
-        "%s running jobs hold all the %s that %s allows one %s; it starts when they have run for longer, or with a smaller max_minutes"
-        % (jobs_of, amount, whose, one)
+        "you have all the %s that %s allows one person; it starts when another job of yours has ended"
+        % (
+            amount,
+            whose,
+        )
     )
 
 
