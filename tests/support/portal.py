@@ -109,7 +109,8 @@ def a_job(number: int, state: str = "completed", **changes: object) -> dict:
 def waiting_job(number: int) -> dict:
     """Return the newest job of anna, as the queue has it."""
     why = "other jobs are before it; place 3 of 41 in the queue"
-    return a_job(number, "pending", workers=1, gpus=8, why=why)
+    start = stamp(-1.5)
+    return a_job(number, "pending", workers=1, gpus=8, why=why, start_estimate=start)
 
 
 def many_jobs(count: int) -> list:
@@ -191,17 +192,6 @@ def free_classes(hosts: list) -> list:
     return [found[name] for name in sorted(found)]
 
 
-def away_lines(hosts: list) -> list:
-    """Return a line for each host out of service, as `trainyard status` has them."""
-    lines = []
-    for host in hosts:
-        if not host["available"]:
-            since = host["since"][:16].replace("T", " ")
-            words = "%s is out of service: %s, since %s"
-            lines.append(words % (host["name"], host["reason"], since))
-    return lines
-
-
 def home() -> dict:
     """Return what the helper answers for the first page."""
     jobs, hosts = running(), nodes()
@@ -211,7 +201,7 @@ def home() -> dict:
         "instances": [job for job in jobs if job["name"] == "main"],
         "jobs": [waiting_job(NEWEST), a_job(9999, "running"), a_job(9998, "running"), *ended],
         "classes": free_classes(hosts),
-        "out_of_service": away_lines(hosts),
+        "out_of_service": [host for host in hosts if not host["available"]],
         "accounts": [
             {
                 "account": "vision",
@@ -259,10 +249,10 @@ def minutes() -> list:
     return found
 
 
-def workers() -> list:
-    """Return the CPUs and the memory of the workers of that job."""
+def workers(hosts: tuple = tuple(HOSTS_OF[9998])) -> list:
+    """Return the CPUs and the memory of the workers of a job."""
     found = []
-    for rank, host in enumerate(HOSTS_OF[9998]):
+    for rank, host in enumerate(hosts):
         ats = range(NOW // 60 - 60, NOW // 60)
         cpus = [(at, 40 + (at * (rank + 3)) % 11) for at in ats]
         memory = [(at, min(402, 300 + 5 * rank + 4 * number)) for number, at in enumerate(ats)]
@@ -424,6 +414,7 @@ def of_all() -> dict:
         row = {"account": account, "user": person, "jobs": 40 + number}
         row.update(failed=number, gpu_hours=hours, gpu_hours_measured=hours - 12)
         row.update(gpu_hours_idle=round(hours * 0.4 / (number + 1), 1))
+        row.update(wait_median_minutes=9 + 7 * number, wait_90_minutes=95 + 31 * number)
         used.append(dict(row, mean_use=0.55 + 0.08 * number))
     return {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
 
@@ -506,18 +497,19 @@ def reason_words(reason: str) -> str:
 def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
     """Return the values of the page of a job, as the service has them."""
     charts, result = load("_charts"), job.get("result") or {}
-    answers = [
-        prometheus(metric, hosts=tuple(job["hosts"])) for _title, metric, *_more in charts.CURVES
-    ]
+    each, hosts = job["gpus"] // job["workers"], tuple(job["hosts"])
+    answers = [prometheus(metric, each, hosts) for _title, metric, *_more in charts.CURVES]
     panels = charts.panels_of(answers)
-    panels += charts.hour_panels([], workers())
+    panels += charts.hour_panels([], workers(hosts))
     return {
         "job": job,
         "result": result,
         "failed": result.get("first_failed") or {},
         "ssh": ""
         if job["ended"]
-        else "ssh -o 'ProxyCommand=ssh anna@front trainyard attach --stdio 9998' anna@job-9998",
+        else "ssh -o 'ProxyCommand=ssh anna@front trainyard attach --stdio {0}' anna@job-{0}".format(
+            job["id"]
+        ),
         "endpoints": [
             dict(each, address=pages.address_of(each["url"])) for each in job["endpoints"]
         ],
@@ -528,7 +520,7 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
         "cost": pages.cost_words(job, home()["accounts"]),
         "opens": pages.folder_addresses("", job["folder"], "/data1/share"),
         "rank": None,
-        "ranks": 2,
+        "ranks": job["workers"],
         "log": log,
         "from_byte": 0,
         "next_byte": len(log),
@@ -590,6 +582,21 @@ def of_job(pages: object, job: dict, curves: list) -> str:
     line = "[0 %s] step %%d loss %%.4f\n" % job["hosts"][0]
     log = "".join(line % (step, 4 / (1 + step)) for step in range(400))
     return pages.render("job", FRAME, **job_values(job, log, curves, pages))
+
+
+def of_instance(pages: object) -> str:
+    """Return the page of an instance: what it takes, its curves, and when it is stopped."""
+    gpu = dict(usage(41)[0], host="gpu-12", memory_mib=9120, hour_memory_mib=9120)
+    job = shown_job(
+        **a_job(9990, "running", name="main", gpus=1, workers=1, limit_minutes=1440),
+        folder=None,
+        endpoints=[],
+        usage=[gpu],
+        efficiency={},
+    )
+    settings = {"idle_minutes": 120, "idle_gpu_minutes": 60}
+    values = job_values(job, "JupyterLab is ready\n", minutes(), pages)
+    return pages.render("job", FRAME, **values, is_instance=True, idle=pages.idle_words(settings))
 
 
 def cluster_values(hosts: list, waiting: list | None, told: dict) -> dict:
@@ -693,6 +700,7 @@ PAGES = {
     "jobs": listed,
     "job/9998": lambda pages: of_job(pages, shown_job(), minutes()),
     "job/9996": lambda pages: of_job(pages, failed_job(), []),
+    "job/9990": of_instance,
     "new": refused_form,
     "cluster": of_cluster,
     "usage": of_usage,
@@ -797,47 +805,78 @@ def pictures(folder: Path, paths: list) -> None:
         driver.close()
 
 
-#: Pictures of the documentation: page, theme, and height of the window, 143 pixels of which are not the page. They end below a row.
+#: Pages whose pictures are in docs/images, by the middle of their names.
 OF_DOCS = {
-    "portal_home": ("", "light", 1170),
-    "portal_job": ("job/9998", "light", 1471),
-    "portal_cluster": ("cluster", "dark", 1077),
-    "portal_operators": ("operators", "light", 1246),
+    "home": "",
+    "jobs": "jobs",
+    "job": "job/9998",
+    "failed": "job/9996",
+    "new": "new",
+    "instance": "job/9990",
+    "cluster": "cluster",
+    "usage": "usage",
+    "operators": "operators",
 }
+#: A picture is at most so high, and ends where no part of the page is cut: the lowest such place.
+MOST_HEIGHT = 1350
+END = """
+const most = arguments[0];
+const boxes = parts => [...document.querySelectorAll(parts)].map(each => each.getBoundingClientRect());
+const all = boxes('h1, h2, main p, tr, .card, .field, .cells li, .tiles li, .filter, .actions, pre, main > ul');
+const ends = boxes('main p, tr, .card, .field, pre').map(box => box.bottom).filter(end => end <= most);
+const whole = ends.filter(end => !all.some(box => box.top < end - 1 && box.bottom > end + 1));
+return Math.ceil(Math.max(...whole));
+"""
 
 
 def docs_pictures(folder: Path) -> None:
-    """Write the pictures of the documentation. That of the cluster has Home on a phone beside it."""
-    from PIL import Image
+    """Write the pictures of the documentation: each page in the light, in the dark, and on a phone."""
     from web_driver import Driver
 
     driver = Driver()
     try:
-        for name, (path, theme, height) in OF_DOCS.items():
-            picture = folder / (name + ".png")
-            with server() as url, driver.open(width=1300, height=height) as browser:
-                browser.command("Emulation.setScrollbarsHidden", hidden=True)
-                browser.go(url + PREFIX)
-                browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
-                browser.go(url + PREFIX + path)
-                browser.picture(picture)
-                if path == "cluster":
-                    with browser.phone(height=Image.open(picture).height):
-                        browser.go(url + PREFIX)
-                        browser.picture(folder / "phone.png")
-            made = Image.open(picture).convert("RGB")
-            if path == "cluster":
-                phone = Image.open(folder / "phone.png").convert("RGB")
-                size = (made.width + 20 + phone.width, min(made.height, phone.height))
-                # The ground of Bootstrap in the dark.
-                both = Image.new("RGB", size, "#212529")
-                both.paste(made, (0, 0))
-                both.paste(phone, (made.width + 20, 0))
-                made = both
-                (folder / "phone.png").unlink()
-            made.quantize(128, dither=Image.Dither.NONE).save(picture, optimize=True)
+        with server() as url, driver.open(width=1300, height=MOST_HEIGHT + 160) as browser:
+            browser.command("Emulation.setScrollbarsHidden", hidden=True)
+            browser.go(url + PREFIX)
+            for name, path in OF_DOCS.items():
+                for theme, end in (("dark", "_dark"), ("light", "")):
+                    browser.run("localStorage.setItem('jupyterhub-bs-theme', arguments[0])", theme)
+                    browser.go(url + PREFIX + path)
+                    docs_picture(browser, folder / ("portal_%s%s.png" % (name, end)))
+                with browser.phone(height=MOST_HEIGHT + 20):
+                    browser.go(url + PREFIX + path)
+                    docs_picture(browser, folder / ("portal_%s_phone.png" % name))
     finally:
         driver.close()
+
+
+def docs_picture(browser: object, picture: Path) -> None:
+    """Write the picture of the page that a browser shows, down to a place between two parts."""
+    from PIL import Image, ImageOps
+
+    # A focus may be anywhere.
+    browser.run("document.activeElement.blur(); scrollTo(0, 0)")
+    bottom = browser.run(END, MOST_HEIGHT)
+    browser.picture(picture)
+    made = Image.open(picture).convert("RGB")
+    made = made.crop((0, 0, made.width, min(bottom, made.height)))
+    # The ground goes on below the last part.
+    ground = made.getpixel((3, made.height - 3))
+    made = ImageOps.expand(made, (0, 0, 0, 16), ground)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette(palette_of(made))
+    made.quantize(palette=palette, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def palette_of(made: object) -> list:
+    """Return 256 colours of a picture: the most frequent ones, and of others one of each hue, so that a state keeps its colour that only one word has."""
+    found = sorted(made.getcolors(made.width * made.height), reverse=True)
+    colours = [colour for _count, colour in found[:64]]
+    hues = {}
+    for _count, colour in found[64:]:
+        hues.setdefault(tuple(part >> 4 for part in colour), colour)
+    colours += list(hues.values())[: 256 - len(colours)]
+    return [part for colour in colours for part in colour]
 
 
 def main(arguments: list) -> None:

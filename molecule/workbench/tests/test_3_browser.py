@@ -416,12 +416,13 @@ def test_an_operator_drains_and_resumes_a_host(hub, driver, alice):
         browser.picture(PICTURES / "portal-operators.png")
         shown = cluster.on(cluster.head, "scontrol show node workbench-b").out
         assert "DRAIN" in shown and "Reason=new disk [bob@" in shown
+        browser.type("#why-workbench-b", "disk replaced")
         browser.click("button[value=resume]", "Resume")
         browser.wait("no host", lambda: "All hosts are in service" in browser.text("main"))
         assert "DRAIN" not in cluster.on(cluster.head, "scontrol show node workbench-b").out
         told = cluster.on(cluster.head, "journalctl --unit trainyard-hub-jobs --output cat").out
         assert "drain of host workbench-b by bob (new disk): done" in told
-        assert "resume of host workbench-b by bob" in told
+        assert "resume of host workbench-b by bob (disk replaced): done" in told
         # Somebody who is none, meanwhile.
         alice.go(page)
         assert "This page is for operators" in alice.text() and "bob" not in alice.text()

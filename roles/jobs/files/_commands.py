@@ -123,7 +123,8 @@ def since_of(text: str) -> datetime.timedelta:
         return datetime.timedelta(**{unit: int(match.group(1))})
     try:
         moment = datetime.datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    # In some zones the first day of all has no time in UTC.
+    except (ValueError, OverflowError):
         raise Refused(
             "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T18:00"
             % text
@@ -224,8 +225,17 @@ def list_jobs(options):
         time.sleep(options.watch)
 
 
+def start_words(job: dict) -> str:
+    """Return when a job that waits is expected to start, as the end of a sentence.
+
+    Empty if Slurm does not say so.
+    """
+    start = job["start_estimate"]
+    return "; expected start %s" % local(start) if start else ""
+
+
 def reason_words(job):
-    """Return why a job waits, its place in the queue, and when it may start."""
+    """Return why a job waits, its place in the queue, and when it is expected to start."""
     person, nodes = pwd.getpwuid(os.getuid()).pw_name, nodes_now()
     words = _job_limits.why(job, usage_now(person), nodes)
     place = place_of(job)
@@ -234,9 +244,7 @@ def reason_words(job):
         if job["reason"] == "Priority" and place["first_reason"] not in ("Priority", ""):
             first = {"reason": place["first_reason"], "account": "of that job"}
             words += ", whose first job waits: " + _job_limits.why(first, [], nodes)
-    if job["start_estimate"]:
-        words += "; estimated start %s" % local(job["start_estimate"])
-    return words
+    return words + start_words(job)
 
 
 def place_of(job: dict) -> dict | None:

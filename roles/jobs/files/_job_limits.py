@@ -491,6 +491,8 @@ _WORDS = {
     "FedJobLock": "the clusters of the federation agree on where it starts",
     "PowerNotAvail": "its hosts are switched off to save power",
     "PowerReserved": "the power that it needs is reserved for other jobs",
+    "MaxPoweredUpNodes": "as many hosts are switched on as this cluster allows; it starts when one of them is free",
+    "MpiPortsBusy": "the ports that it needs on its hosts are in use; it starts when another job there has ended",
     "BurstBufferResources": "it waits for space in the burst buffer",
     "BurstBufferStageIn": "its files are being copied into the burst buffer",
     "BurstBufferOperation": "the burst buffer has failed for it; tell the operator",
@@ -525,7 +527,7 @@ _RESOURCES = {
     "WallDuration": ("time", "max_minutes"),
 }
 _LIMIT_REASON = re.compile(
-    r"(?P<of>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>%s)(?P<time>RunMinutes|Minutes)?"
+    r"(?P<of>Assoc|QOS)?(?P<kind>Grp|Max|Min)(?P<what>%s)(?P<time>RunMinutes|RunMins|Minutes)?"
     r"(?:Per(?P<per>Job|Node|User|Account))?(?:Limit|NotSatisfied)?"
     % "|".join(sorted(_RESOURCES, key=len, reverse=True)),
     re.IGNORECASE,
@@ -552,25 +554,36 @@ def _limit_reason(reason: str, account: str, priority: str) -> str:
         return _least_words(whose, what, key)
     if kind == "Grp":
         return _group_words(whose, amount, minutes)
-    if per == "User" or what.endswith("jobs") and per != "Account":
+    if per in ("User", "Account") or what.endswith("jobs"):
+        return _share_words(whose, amount, minutes, account if per == "Account" else "")
+    fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
+    return _most_words(whose, amount, per, fewer)
+
+
+def _share_words(whose: str, amount: str, minutes: str, group: str) -> str:
+    """Return the words for what one person, or one C(group) if it is named, can have at once."""
+    if minutes == "RunMins":
+        jobs_of, one = ("the group's", "group") if group else ("your", "person")
         return (
-            "you have all the %s that %s allows one person; it starts when another job of yours has ended"
-            % (
-                amount,
-                whose,
-            )
+            "%s running jobs hold all the %s that %s allows one %s; it starts when they have run for longer, or with a smaller max_minutes"
+            % (jobs_of, amount, whose, one)
         )
-    if per == "Account":
+    if group:
         return (
             "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
             % (
-                account,
+                group,
                 amount,
                 whose,
             )
         )
-    fewer = "a smaller " + (key or "request") + (" or max_minutes" if minutes else "")
-    return _most_words(whose, amount, per, fewer)
+    return (
+        "you have all the %s that %s allows one person; it starts when another job of yours has ended"
+        % (
+            amount,
+            whose,
+        )
+    )
 
 
 def _least_words(whose: str, what: str, key: str) -> str:

@@ -51,6 +51,7 @@ ACTIONS = (
     "choices",
     "start",
     "status",
+    "failure",
     "stop",
     "home",
     "jobs",
@@ -67,7 +68,7 @@ ACTIONS = (
     "any_job",
     "node",
 )
-OF_JOB = ("status", "stop", "job", "log", "any_job", "stop_job", "clone")
+OF_JOB = ("status", "failure", "stop", "job", "log", "any_job", "stop_job", "clone")
 #: A name of an account that can be a part of a path.
 ACCOUNT = r"[a-z_][a-z0-9_.-]{0,31}"
 #: Bytes of a job file that a person sends.
@@ -273,7 +274,7 @@ def check_node(request: dict) -> None:
         raise RequestError("the request has no host")
     if request.get("do") not in ("drain", "resume"):
         raise RequestError("the request is neither drain nor resume")
-    if request["do"] == "resume":
+    if request["do"] == "resume" and reason == "":
         return
     if not isinstance(reason, str) or not reason.strip() or len(reason) > 200:
         raise RequestError("the host needs a reason of 1 to 200 characters; all people see it")

@@ -119,6 +119,15 @@ def address_of(url: object) -> str:
     return text if re.match(r"http://localhost:[0-9]+/", text) else ""
 
 
+def is_date(text: str) -> bool:
+    """Return whether a text is a day of this century as browsers send it, such as 2026-01-31."""
+    try:
+        day = datetime.date.fromisoformat(text)
+        return day.year >= 2000 and day.isoformat() == text
+    except ValueError:
+        return False
+
+
 def environment() -> jinja2.Environment:
     """Return the templates with their filters."""
     found = jinja2.Environment(
@@ -128,6 +137,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.ChainableUndefined,
     )
+    found.tests["date"] = is_date
     found.filters.update(
         word=word,
         tone=tone,
@@ -144,6 +154,16 @@ def environment() -> jinja2.Environment:
 
 
 TEMPLATES = environment()
+#: What people see of an instance that did not start, in a page of JupyterHub.
+START_FAILED = TEMPLATES.from_string(
+    "<p>The instance ended before it was ready.</p>"
+    "{% for each in causes %}<p><b>Cause:</b> {{ each.cause }}.<br>"
+    "<b>What to do:</b> {{ each.fix }}</p>{% endfor %}"
+    "{% if log %}<p>The end of its log:</p>"
+    '<pre class="text-start" tabindex="0">{{ log }}</pre>{% endif %}'
+    '<p><a href="{{ address }}">The page of job {{ job }}</a> has all of its log. '
+    "Correct what it says, and start the instance again.</p>"
+)
 
 
 def render(name: str, frame: dict, **values: object) -> str:
@@ -272,14 +292,15 @@ def values_of(arguments: dict) -> dict:
 
 def asked(arguments: dict) -> dict:
     """Return the filter of the list of jobs from the query of an address: C(state), C(name),
-    C(since) and C(page).
+    C(since), a period or a day, and C(page).
     """
     values = values_of(arguments)
     found = {"state": "", "since": "1d", "name": values.get("name", "")[:100], "page": 1}
     if values.get("state") in FILTERS:
         found["state"] = values["state"]
-    if values.get("since") in dict(PERIODS):
-        found["since"] = values["since"]
+    for since in (values.get("since", ""), values.get("from", "")):
+        if since in dict(PERIODS) or is_date(since):
+            found["since"] = since
     if re.fullmatch(r"[1-9][0-9]{0,5}", values.get("page", "")):
         found["page"] = int(values["page"])
     return found
@@ -292,6 +313,20 @@ def latest_end(job: dict) -> str:
     start = datetime.datetime.fromisoformat(job["started"].rstrip("Z"))
     end = start + datetime.timedelta(minutes=job["limit_minutes"])
     return end.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def idle_words(site: dict) -> str:
+    """Return when an instance is stopped before its end. C(site) are the settings of the hub.
+
+    Empty if it never is.
+    """
+    minutes, gpu_minutes = site.get("idle_minutes"), site.get("idle_gpu_minutes")
+    found = []
+    if minutes:
+        found.append("nobody uses it for %s" % counted(minutes, "minute"))
+    if gpu_minutes:
+        found.append("its GPUs are idle for %s" % counted(gpu_minutes, "minute"))
+    return ", or ".join(found)
 
 
 def cost_words(job: dict, accounts: list) -> str:

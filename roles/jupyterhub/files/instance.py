@@ -49,6 +49,8 @@ MAX_BYTES = 1 << 20
 MAX_ANSWER = 8 << 20
 #: Bytes of a log in an answer. A page shows the last ones.
 LOG_BYTES = 100000
+#: Lines of the log of an instance that did not start.
+FAILURE_LINES = 12
 #: Jobs of a page of the list, and months of the page of usage.
 OF_PAGE, OF_MONTHS = 50, 12
 #: Seconds for a request, less than as_person and the hub have. Seconds of CPU time, and bytes of
@@ -213,9 +215,35 @@ def status(trainyard, _site, request):
                 "state": found["state"],
                 "waits": waits,
                 "hosts": found["hosts"],
-                "why": trainyard.reason_words(found) if waits else "",
+                "why": in_utc(trainyard, found, trainyard.reason_words(found)) if waits else "",
+                "started": found["started"],
+                "limit_minutes": found["limit_minutes"],
             }
-    return {"state": "ended", "waits": False, "hosts": [], "why": ""}
+    ended = {"state": "ended", "waits": False, "hosts": [], "why": ""}
+    return dict(ended, started=None, limit_minutes=None)
+
+
+def failure(trainyard, site, request):
+    """Why an instance ended before it was ready: known causes in its log, and the end of the log."""
+    library, found = importlib.import_module("_log_causes"), {"causes": [], "log": ""}
+    path = site.log_of(str(request["job"]), None)
+    with contextlib.suppress(OSError), trainyard._files.open_regular(path) as stream:
+        for each in library.answer(library.read_log(stream))["causes"][:1]:
+            told = {"cause": each["cause"], "fix": trainyard.sentence(each["fix"])}
+            found["causes"].append(told)
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
+        lines = stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+        found["log"] = "\n".join(lines[-FAILURE_LINES:])
+    return found
+
+
+def in_utc(trainyard, job, words):
+    """Return the words of the command about a job that waits without its zone, which is that of
+    this host and not the person's.
+    """
+    start = job["start_estimate"]
+    shown = "; expected start %s UTC" % start[:16].replace("T", " ") if start else ""
+    return words.replace(trainyard.start_words(job), shown) if start else words
 
 
 def stop(trainyard, site, request):
@@ -264,20 +292,20 @@ def home(trainyard, site, _request):
         "instances": instances,
         "jobs": others[:OF_PAGE],
         "classes": trainyard._job_limits.free_classes(nodes),
-        "out_of_service": trainyard.away_lines(nodes),
+        "out_of_service": [row for row in trainyard.node_rows(nodes) if not row["available"]],
         "accounts": trainyard.quota_of(used, site.person),
     }
 
 
 def why_words(trainyard, job, usage, nodes, queue):
-    """Return why a job waits, its place in the queue if that is known, and when it may start."""
+    """Return why a job waits, and its place in the queue. The page has the time of its start."""
     words = trainyard._job_limits.why(job, usage, nodes)
+    if job["state"] != "pending":
+        return words
     place = trainyard._job_limits.place(queue, job["id"])
-    if place:
-        words += "; place %d of %d in the queue" % (place["place"], place["queued"])
-    if job["start_estimate"]:
-        words += "; estimated start %s UTC" % job["start_estimate"][:16].replace("T", " ")
-    return words
+    if not place:
+        return words + "; place in the queue not known"
+    return words + "; place %d of %d in the queue" % (place["place"], place["queued"])
 
 
 def jobs(trainyard, site, request):
@@ -301,11 +329,16 @@ def jobs(trainyard, site, request):
 def job(trainyard, site, request):
     number = str(request["job"])
     found = by_command(trainyard, ["show", number])
-    is_waiting = found["state"] in trainyard.WAITING
-    found.update((is_waiting and trainyard.place_of(found)) or {})
+    if found["state"] in trainyard.WAITING:
+        # The page has the time of its start in the zone of the browser.
+        found["why"] = found["why"].replace(trainyard.start_words(found), "")
+        found.update(trainyard.place_of(found) or {})
     words, name = trainyard.ssh_words(site, number)
+    active = [] if found["ended"] else trainyard.active_jobs()
+    marked = {str(each["id"]) for each in active if each["comment"] == _instance.MARK}
     return {
         "job": found,
+        "is_instance": number in marked,
         "accounts": trainyard.quota_of(trainyard.usage_now(site.person), site.person),
         "share": site.config["share"],
         "curves": trainyard.minutes_of(site, number, found["hosts"]),
@@ -397,6 +430,7 @@ def operators(trainyard, _site, _request):
         "jobs": found,
         "nodes": trainyard.node_rows(nodes),
         "people": people,
+        "csv": library.as_csv(people),
         "month": month,
     }
 
@@ -486,6 +520,7 @@ DO = {
     "choices": choices,
     "start": start,
     "status": status,
+    "failure": failure,
     "stop": stop,
     "home": home,
     "jobs": jobs,

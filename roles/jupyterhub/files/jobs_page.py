@@ -98,6 +98,11 @@ class Page(WithHeaders, HubOAuthenticated, web.RequestHandler):
         xsrf = self.xsrf_token.decode()
         self.finish(_jobs_page.render(name, frame, xsrf=xsrf, **values))
 
+    def as_csv(self, name, text):
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", "attachment; filename=" + name)
+        return self.finish(text)
+
     def refuse(self, heading, answer):
         self.show(
             "problem",
@@ -224,6 +229,8 @@ class Job(Page):
             has_prometheus=has_prometheus,
             slow=_charts.slow_words(job.get("usage") or []),
             latest=_jobs_page.latest_end(job),
+            is_instance=answer["is_instance"],
+            idle=_jobs_page.idle_words(settings()) if answer["is_instance"] else "",
             cost=_jobs_page.cost_words(job, answer["accounts"]),
             opens=_jobs_page.folder_addresses(HUB, job.get("folder"), answer["share"]),
             rank=rank,
@@ -358,9 +365,7 @@ class Usage(Page):
             months = answer["months"]
             most = max((row["gpu_hours"] for row in months), default=0)
             return self.show("usage", months=months, groups=answer["groups"], most=most)
-        self.set_header("Content-Type", "text/csv; charset=utf-8")
-        self.set_header("Content-Disposition", "attachment; filename=usage.csv")
-        return self.finish(answer["csv"])
+        return self.as_csv("usage.csv", answer["csv"])
 
 
 class OfOperators(Page):
@@ -410,6 +415,17 @@ class Operators(OfOperators):
         if "error" in answer:
             return self.refuse("Operators", answer)
         return self.redirect(PREFIX + "operators")
+
+
+class OperatorUsage(OfOperators):
+    """What all people have used in this month, as CSV."""
+
+    @web.authenticated
+    async def get(self):
+        answer = await self.ask("operators")
+        if "error" in answer:
+            return self.refuse("Operators", answer)
+        return self.as_csv("usage-%s.csv" % answer["month"], answer["csv"])
 
 
 class OperatorJob(OfOperators):
@@ -479,6 +495,7 @@ async def main():
             (PREFIX + r"usage(\.csv)?", Usage),
             (PREFIX + "operators", Operators),
             (PREFIX + "operators/report", Report),
+            (PREFIX + r"operators/usage\.csv", OperatorUsage),
             ("%soperators/job/%s" % (PREFIX, number), OperatorJob),
             ("%sjob/%s" % (PREFIX, number), Job),
             ("%sjob/%s/log" % (PREFIX, number), Log),

@@ -17,6 +17,7 @@ from collections.abc import Awaitable
 import _helper
 import _identity
 import _instance
+import _jobs_page
 import _watch
 import jinja2
 from jupyterhub import orm
@@ -64,10 +65,6 @@ LOGIN_PAGE = """
 START_FORM = jinja2.Environment(
     autoescape=True, loader=jinja2.FileSystemLoader(os.path.dirname(os.path.abspath(__file__)))
 ).get_template("templates/start_form.html")
-#: What people see of an instance that did not start. Its texts are quoted when they are put in.
-START_FAILED = Markup(
-    'The instance ended before it was ready. <a href="{address}">The page of job {job}</a> has its log, which says why. Correct that, and start it again.'
-)
 #: Failed logins of a name from an address that are judged within so many seconds.
 MOST_FAILED, FAILED_SECONDS = 10, 60
 
@@ -175,15 +172,23 @@ class LinkAuthenticator(Authenticator):
         return found["person"]
 
 
-def start_error(job: str, jobs_page: str) -> web.HTTPError:
-    """Return why an instance did not start, with a link to the page of its job, which has its log."""
+def start_error(job: str, jobs_page: str, found: dict) -> web.HTTPError:
+    """Return why an instance did not start, with a link to the page of its job.
+
+    C(found) has the C(causes) that its log shows, and the end of the C(log).
+    """
     error = web.HTTPError(
         500,
         "The instance, job %s, ended before it was ready. Its log says why: trainyard logs %s"
         % (job, job),
     )
-    error.jupyterhub_html_message = START_FAILED.format(
-        address="%sjob/%s" % (jobs_page, job), job=job
+    error.jupyterhub_html_message = Markup(
+        _jobs_page.START_FAILED.render(
+            address="%sjob/%s" % (jobs_page, job),
+            job=job,
+            causes=found.get("causes") or [],
+            log=found.get("log") or "",
+        )
     )
     return error
 
@@ -237,6 +242,8 @@ class InstanceSpawner(Spawner):
             0,
             "The job is being submitted",
         )
+        #: When Slurm ends it at the latest, as a time of Slurm. Empty if that is not known.
+        self.ends = ""
         self.identity, self.is_lost, self._watch, self._instance_server = "", False, None, None
 
     # What the hub keeps over a restart.
@@ -252,7 +259,7 @@ class InstanceSpawner(Spawner):
 
     def clear_state(self):
         super().clear_state()
-        self.job, self.file, self.port_of_server = "", "", 0
+        self.job, self.file, self.port_of_server, self.ends = "", "", 0, ""
         self.identity, self.is_lost = "", False
 
     def _get_server(self) -> InstanceServer | None:
@@ -320,9 +327,11 @@ class InstanceSpawner(Spawner):
             status = await self.ask({"action": "status", "job": self.job})
             state = status.get("state")
             if state == "ended":
+                found = await self.ask({"action": "failure", "job": self.job})
                 await self.ask({"action": "stop", "job": self.job, "file": self.file})
                 ended, self.job = self.job, ""
-                raise start_error(ended, self.jobs_page)
+                raise start_error(ended, self.jobs_page, found)
+            self.take_end(status)
             if state == "running" and self.port_of_server:
                 host = status["hosts"][0]
                 if host not in self.addresses:
@@ -341,6 +350,11 @@ class InstanceSpawner(Spawner):
                 )
             await asyncio.sleep(2 if status.get("waits") else 0.5)
 
+    def take_end(self, status: dict) -> None:
+        """Keep when the instance ends at the latest, for the page of instances."""
+        if status.get("started"):
+            self.ends = _jobs_page.latest_end(dict(status, ended=None))
+
     async def progress(self):
         told, percent = "", 10
         while True:
@@ -353,6 +367,7 @@ class InstanceSpawner(Spawner):
         if not self.job:
             return 0
         status = await self.ask({"action": "status", "job": self.job})
+        self.take_end(status)
         # No answer is no end.
         return 0 if status.get("state") == "ended" else None
 

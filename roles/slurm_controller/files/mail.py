@@ -28,6 +28,21 @@ ASK_SECONDS, SEND_SECONDS = 15, 120
 FAILED = "trainyard: failed: "
 #: Characters of a comment that a mail has, and of a subject.
 MOST, MOST_SUBJECT = 1000, 500
+#: Slurm's states in the words of the command trainyard, as roles/jobs/files/_slurm_client.py has
+#: them.
+WORDS = {
+    "pending": "waiting",
+    "configuring": "starting",
+    "completing": "ending",
+    "completed": "done",
+    "cancelled": "stopped",
+    "timeout": "out of time",
+    "out_of_memory": "out of memory",
+    "node_fail": "host failed",
+    "boot_fail": "host failed",
+    "deadline": "out of time",
+    "requeue_hold": "held",
+}
 #: Ends that the program of a job did not see, by Slurm's name of the state.
 STATES = {
     "TIMEOUT": "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin from the last one.",
@@ -93,9 +108,13 @@ def reason_of(comment: str, state: str) -> str:
     return STATES.get(state, "")
 
 
-def text_of(subject: str, number: str, reason: str, page: str) -> str:
+def text_of(subject: str, number: str, state: str, reason: str, page: str) -> str:
     """Return the text of a mail."""
     parts = [one_line(subject, MOST_SUBJECT) + "."]
+    if number and state:
+        known = state.lower()
+        word = WORDS.get(known, known.replace("_", " "))
+        parts.append("Job %s: %s" % (number, one_line(word, MOST)))
     if reason:
         parts.append(reason)
     if number and page:
@@ -149,7 +168,7 @@ def explained(subject: str, environment: dict[str, str], settings: dict) -> str:
         print("trainyard: squeue: %s" % error, file=sys.stderr)
     page = settings.get("job_page")
     reason = reason_of(comment, state)
-    return text_of(subject, number, reason, page if isinstance(page, str) else "")
+    return text_of(subject, number, state, reason, page if isinstance(page, str) else "")
 
 
 def read_settings() -> dict:

@@ -124,6 +124,13 @@ def test_the_page_of_operators_is_in_no_folder_of_another_account():
     }
     [path] = paths
     assert not path.startswith(_jupyterhub_plan.STATE + "/")
+    # A run removes the one that was in such a folder.
+    written = next(
+        task["trainyard.gpu.managed_files"]
+        for task in yaml.safe_load(_text("jupyterhub/tasks/start.yml"))
+        if task["name"] == "Write programs and settings of the hub"
+    )
+    assert written["absent"] == ["{{ __jupyterhub_state }}/verify.html"]
 
 
 def _text(name):

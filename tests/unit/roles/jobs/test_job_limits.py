@@ -417,6 +417,17 @@ def test_the_controller_s_limits_are_judged_as_those_of_the_database():
         ("None", "it starts in a moment"),
         ("SomethingNew", "SomethingNew"),
         ("AssocMaxWallDurationPerJobLimit", "smaller max_minutes"),
+        (
+            "MaxGRESRunMinsPerUser",
+            "your running jobs hold all the minutes of GPUs that priority low allows one person; it starts when they have run for longer, or with a smaller "
+            "max_minutes (MaxGRESRunMinsPerUser)",
+        ),
+        (
+            "MaxCpuRunMinsPerAccount",
+            "the group's running jobs hold all the minutes of CPUs that priority low allows one group",
+        ),
+        ("MaxPoweredUpNodes", "as many hosts are switched on as this cluster allows"),
+        ("MpiPortsBusy", "the ports that it needs on its hosts are in use"),
     ],
 )
 def test_why_a_job_waits(reason, said):
@@ -431,7 +442,8 @@ def test_why_a_job_waits(reason, said):
 REASONS = """
 AccountNotAllowed AccountingPolicy AssociationJobLimit AssociationResourceLimit AssociationTimeLimit BadConstraints BeginTime BurstBufferOperation
 BurstBufferResources BurstBufferStageIn Cleaning Constraints DeadLine Dependency DependencyNeverSatisfied FedJobLock FrontEndDown InactiveLimit
-InvalidAccount InvalidQOS JobArrayTaskLimit JobHeldAdmin JobHeldUser JobHoldMaxRequeue JobLaunchFailure Licenses MaxMemPerLimit NodeDown NonZeroExitCode
+InvalidAccount InvalidQOS JobArrayTaskLimit JobHeldAdmin JobHeldUser JobHoldMaxRequeue JobLaunchFailure Licenses MaxMemPerLimit MaxPoweredUpNodes
+MpiPortsBusy NodeDown NonZeroExitCode
 None OutOfMemory PartitionConfig PartitionDown PartitionInactive PartitionNodeLimit PartitionTimeLimit PowerNotAvail PowerReserved Priority Prolog
 QOSJobLimit QOSNotAllowed QOSResourceLimit QOSTimeLimit QOSUsageThreshold RaisedSignal ReqNodeNotAvail Reservation ReservationDeleted
 ReservationInvalid Resources SchedDefer SystemFailure TimeLimit
@@ -446,6 +458,8 @@ QOSMaxNodeMinutesPerJob QOSMaxNodePerJobLimit QOSMaxNodePerUserLimit QOSMaxSubmi
 QOSMinCpuNotSatisfied QOSMinMemory QOSMinNode MaxCpuPerAccount MaxJobsPerAccount MaxMemoryPerAccount MaxNodePerAccount MaxSubmitJobsPerAccount
 AssocGrp$ AssocGrp$Minutes AssocGrp$RunMinutes AssocMax$PerJob AssocMax$PerNode AssocMax$MinutesPerJob
 QOSGrp$ QOSGrp$Minutes QOSGrp$RunMinutes QOSMax$PerJob QOSMax$PerNode QOSMax$PerUser QOSMax$MinutesPerJob QOSMin$ Max$PerAccount
+Max$RunMinsPerAccount Max$RunMinsPerUser MaxCpuRunMinsPerAccount MaxCpuRunMinsPerUser MaxMemoryRunMinsPerAccount MaxMemoryRunMinsPerUser
+MaxNodeRunMinsPerAccount MaxNodeRunMinsPerUser
 """.split()
 
 

@@ -531,7 +531,7 @@ def test_why(run):
     )
     done = run("why", "6")
     assert done.returncode == 0 and done.stdout.startswith(
-        "job 6: queued: group vision uses 4 of its 4 GPUs; estimated start "
+        "job 6: queued: group vision uses 4 of its 4 GPUs; expected start "
     ), done.stdout + done.stderr
     (run.here / "jobs").write_text("", encoding="utf-8")
     (run.here / "ended").write_text(ended(4, "FAILED", "2:0"), encoding="utf-8")
@@ -931,7 +931,7 @@ def test_the_place_in_the_queue(run):
         + " Reason=fan [root@2026-11-26T04:00:00]\n",
         encoding="utf-8",
     )
-    assert run("why", "6").stdout.startswith("job 6: queued: other jobs are before it; estimated")
+    assert run("why", "6").stdout.startswith("job 6: queued: other jobs are before it; expected")
     reason = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
     jobs = [
         {"id": 3, "partition": "train", "reason": reason},
@@ -946,7 +946,7 @@ def test_the_place_in_the_queue(run):
     write(10)
     assert run("why", "6").stdout.startswith(
         "job 6: queued: other jobs are before it; place 2 of 2 in the queue, whose first job waits: hosts that it needs are out of service or "
-        "reserved: b (fan); estimated start "
+        "reserved: b (fan); expected start "
     )
     # A reader that has stopped, and a file that is damaged.
     write(1000)

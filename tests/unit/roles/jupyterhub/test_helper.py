@@ -388,11 +388,13 @@ def test_a_page_of_many_jobs(helper_module, tmp_path, monkeypatch, command):
 
 
 def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
-    """An instance is known by its comment. A job that waits says why, and its place if that is known."""
+    """An instance is known by its comment. A job that waits says why, and whether its place is known. Times are not in words: a browser shows them in its zone."""
     jobs = [portal.a_job(number) for number in (1, 2)]
     jobs += [portal.a_job(3, "running"), portal.a_job(4, "pending", reason="Priority")]
     monkeypatch.setattr(command, "all_jobs", lambda _since: jobs)
-    monkeypatch.setattr(command, "nodes_now", lambda: [])
+    away = dict(node_of_slurm("gpu-2"), available_for_jobs=False, reason="new disk")
+    away["reason_time"] = "2026-11-29T08:12:00Z"
+    monkeypatch.setattr(command, "nodes_now", lambda: [node_of_slurm("gpu-1"), away])
     monkeypatch.setattr(command, "usage_now", lambda _person: [])
     marked = [{"id": 3, "comment": "trainyard instance"}, {"id": 4, "comment": "of mine"}]
     monkeypatch.setattr(command, "active_jobs", lambda: marked)
@@ -401,11 +403,73 @@ def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
     found = helper_module.home(command, site, {})
     assert [job["id"] for job in found["instances"]] == ["3"]
     assert [job["id"] for job in found["jobs"]] == ["4", "2", "1"]
-    assert found["jobs"][0]["why"] == (
-        "other jobs are before it; place 2 of 2 in the queue; estimated start 2026-09-20 02:24 UTC"
-    )
+    waiting = found["jobs"][0]
+    assert waiting["why"] == "other jobs are before it; place 2 of 2 in the queue"
+    assert waiting["start_estimate"] == "2026-09-20T02:24:00Z"
+    (host,) = found["out_of_service"]
+    told = [host[key] for key in ("name", "reason", "since")]
+    assert told == ["gpu-2", "new disk", "2026-11-29T08:12:00Z"]
     site.queue = lambda: None
+    waiting = helper_module.home(command, site, {})["jobs"][0]
+    assert waiting["why"] == "other jobs are before it; place in the queue not known"
+    # One that gets its hosts has no place any more.
+    jobs[3]["state"] = "configuring"
     assert "place" not in helper_module.home(command, site, {})["jobs"][0]["why"]
+
+
+def test_what_the_page_of_a_job_has(helper_module, tmp_path, monkeypatch, command):
+    """The command's words have a time in the zone of this host. The page shows it in that of the browser."""
+    shown = portal.a_job(4, "pending", why="")
+    words = "other jobs are before it; place 2 of 9 in the queue"
+    shown["why"] = words + command.start_words(shown)
+    assert shown["why"].startswith(words + "; expected start 2026-09-")
+    monkeypatch.setattr(helper_module, "by_command", lambda *_words: dict(shown))
+    monkeypatch.setattr(command, "place_of", lambda _job: {"place": 2, "queued": 9})
+    monkeypatch.setattr(command, "usage_now", lambda _person: [])
+    monkeypatch.setattr(command, "ssh_words", lambda _site, _number: (["ssh"], "job-4"))
+    marked = {"id": 4, "comment": "trainyard instance"}
+    monkeypatch.setattr(command, "active_jobs", lambda: [marked])
+    site = OfPerson(tmp_path)
+    site.config = {"share": "/data1/share"}
+    found = helper_module.job(command, site, {"job": 4})
+    assert (found["job"]["why"], found["job"]["place"]) == (words, 2)
+    assert found["is_instance"] is True
+    marked["comment"] = "of mine"
+    assert helper_module.job(command, site, {"job": 4})["is_instance"] is False
+
+
+def test_why_an_instance_did_not_start(helper_module, tmp_path, command):
+    """The cause as `trainyard explain` tells it, and the last lines."""
+    site, path = OfPerson(tmp_path), tmp_path / "43.None.log"
+    nothing = {"causes": [], "log": ""}
+    assert helper_module.failure(command, site, {"job": "43"}) == nothing
+    lines = ["line %d" % number for number in range(20)]
+    lines.append("OSError: [Errno 28] No space left on device: '/data1/share/x'")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = helper_module.failure(command, site, {"job": "43"})
+    assert found["log"].splitlines() == lines[-12:]
+    (cause,) = found["causes"]
+    assert "full" in cause["cause"] and cause["fix"][0].isupper()
+    path.unlink()
+    os.mkfifo(path)
+    assert helper_module.failure(command, site, {"job": "43"}) == nothing
+
+
+def test_why_an_instance_waits(helper_module, tmp_path, monkeypatch, command):
+    """The page of the start has no script for times, so they are in UTC."""
+    job = {"id": 4, "state": "pending"}
+    told = portal.a_job(4, "pending")
+    monkeypatch.setattr(command, "active_jobs", lambda: [job])
+    monkeypatch.setattr(command, "of_active", lambda _job: told)
+    words = "other jobs are before it" + command.start_words(told)
+    monkeypatch.setattr(command, "reason_words", lambda _job: words)
+    found = helper_module.status(command, OfPerson(tmp_path), {"job": "4"})
+    assert found["why"] == "other jobs are before it; expected start 2026-09-20 02:24 UTC"
+    told.update(state="running", started="2026-09-20T03:00:00Z")
+    found = helper_module.status(command, OfPerson(tmp_path), {"job": "4"})
+    assert (found["why"], found["started"], found["limit_minutes"]) == ("", told["started"], 600)
+    ended = helper_module.status(command, OfPerson(tmp_path), {"job": "5"})
+    assert (ended["state"], ended["started"]) == ("ended", None)
 
 
 def test_the_values_of_a_job_and_of_a_file(helper_module, tmp_path, command):
@@ -494,6 +558,9 @@ def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
     (job,) = found["jobs"]
     assert (job["id"], job["person"], job["why"]) == ("5", "ben", "other jobs are before it")
     assert [row["user"] for row in found["people"]] == ["ben", "anna"]
+    assert [row["wait_median_minutes"] for row in found["people"]] == [6, 6]
+    lines = found["csv"].splitlines()
+    assert lines[0].startswith("account,user,jobs,") and lines[1].startswith("vision,ben,1,")
     (host,) = found["nodes"]
     assert (host["name"], host["gpus"], host["free"]["gpus"]) == ("gpu-1", 8, 5)
 

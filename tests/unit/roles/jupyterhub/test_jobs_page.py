@@ -11,6 +11,7 @@ import html.parser
 import json
 import re
 import time
+import types
 import urllib.parse
 
 import jinja2
@@ -371,6 +372,12 @@ def test_what_a_browser_has_sent():
         ({"state": [b"failed"], "since": [b"7d"], "name": [b"a*"], "page": [b"3"]}, None),
         ({"state": [b"x"], "since": [b"99y"], "page": [b"0"]}, {}),
         ({"page": [b"1e3"]}, {}),
+        # A day takes the place of a period, also in the addresses of other pages.
+        ({"since": [b"7d"], "from": [b"2026-01-31"]}, {"since": "2026-01-31"}),
+        ({"since": [b"2026-01-31"], "from": [b""]}, {"since": "2026-01-31"}),
+        ({"since": [b"30d"], "from": [b"2026-02-30"]}, {"since": "30d"}),
+        ({"from": [b"0001-01-01"]}, {}),
+        ({"from": [b"20260131"]}, {}),
         ({"name": [b"n" * 1000]}, {"name": "n" * 100}),
     ],
 )
@@ -379,6 +386,111 @@ def test_the_filter_of_the_list(sent, found):
     if found is None:
         found = {"state": "failed", "since": "7d", "name": "a*", "page": 3}
     assert pages.asked(sent) == dict(usual, **found)
+
+
+def test_a_list_from_a_day_on():
+    values = {"filters": pages.FILTERS, "periods": pages.PERIODS, "pager": pages.pager({}, 1, 1)}
+    query = {"state": "", "since": "2026-01-31", "name": "", "page": 1}
+    page = Page(drawn("jobs", jobs=[], total=0, query=query, **values))
+    (day,) = [attrs for attrs in page.of("input") if attrs.get("type") == "date"]
+    assert (day["name"], day["value"]) == ("from", "2026-01-31")
+    page = Page(drawn("jobs", jobs=[], total=0, query=dict(query, since="7d"), **values))
+    (day,) = [attrs for attrs in page.of("input") if attrs.get("type") == "date"]
+    assert "value" not in day
+
+
+def test_times_are_those_of_the_browser(rendered):
+    """No time is a part of words: each one is an element that the script shows in the zone of the person."""
+    home = Page(rendered[""])
+    assert "place 3 of 41 in the queue; expected start 2026-10-31 17:30 UTC" in home.text
+    assert "gpu-07: trainyard: GPU 3 has fallen off the bus (Xid 79), since 2026-10-30" in home.text
+    for path in ("", "job/9998", "cluster", "operators"):
+        shown = re.sub(r"<(time|pre)\b.*?</\1>", "", rendered[path], flags=re.DOTALL)
+        if path == "":
+            # The operator has written this one.
+            shown = shown.replace("18:00 UTC", "")
+        assert not re.search(r"\d\d:\d\d", Page(shown).text), path
+
+
+def test_what_is_not_known_of_a_job_that_waits():
+    """Without a file of the queue, and without an estimate of Slurm."""
+    job = portal.shown_job(state="pending", started=None, ended=None, start_estimate=None)
+    text = Page(of_job(job)).text
+    assert "Place in the queue not known" in text and "Expected start not known" in text
+    text = Page(of_job(dict(job, place=3, queued=41, start_estimate="2026-11-01T10:00:00Z"))).text
+    assert "Place in the queue 3 of 41" in text
+    assert "Expected start 2026-11-01 10:00 UTC" in text
+    assert "queue" not in Page(of_job(portal.shown_job())).text
+    waiting = dict(portal.waiting_job(9), start_estimate=None)
+    text = Page(drawn("home", **dict(portal.home(), jobs=[waiting]))).text
+    assert "place 3 of 41 in the queue; expected start not known" in text
+
+
+def test_the_page_of_an_instance(rendered):
+    """What it takes of the quota, the curves of its GPU, its last end, and what stops it before."""
+    page = Page(rendered["job/9990"])
+    for words in (
+        "Instance main, job 9990",
+        "Of the quota 1 of the 64 GPUs of group vision",
+        "Ends at the latest 2026-11-01 07:12 UTC",
+        "Stopped earlier if nobody uses it for 120 minutes, or its GPUs are idle for 60 minutes",
+    ):
+        assert words in page.text, words
+    assert len(page.of("svg")) == 6 and "Stopped earlier" not in rendered["job/9998"]
+    # It has no file that the form could be filled from, and is opened on the page of instances.
+    assert {"class": "button", "href": "/hub/home"} in page.of("a")
+    assert not any("new?from" in attrs["href"] for attrs in page.of("a"))
+    assert (
+        pages.idle_words({"idle_minutes": 0, "idle_gpu_minutes": 0}) == pages.idle_words({}) == ""
+    )
+    assert pages.idle_words({"idle_minutes": 1}) == "nobody uses it for 1 minute"
+
+
+def of_hub(**values):
+    """The page of instances in a frame without JupyterHub's."""
+    ours = (FILES / "templates/home.html").read_text(encoding="utf-8")
+    frame = "{% block main %}{% endblock %}{% block script %}{% endblock %}"
+    found = jinja2.Environment(
+        autoescape=True, loader=jinja2.DictLoader({"page.html": frame, "home.html": ours})
+    )
+    return found.get_template("home.html").render(**values)
+
+
+def test_the_page_of_instances():
+    """What an instance takes, when it ends, where its curves are, and the way without a script."""
+    running = types.SimpleNamespace(
+        active=True, job="41", ends="2026-11-01T07:00:00Z", user_options={"worker_gpu": "2"}
+    )
+    stopped = types.SimpleNamespace(active=False, job="", ends="", user_options={})
+    values = {"base_url": "/hub/", "jobs_page": PREFIX, "user": types.SimpleNamespace(name="anna")}
+    values.update(url="/hub/spawn/anna", idle_minutes=120, idle_gpu_minutes=0)
+    text = of_hub(default_server=running, allow_named_servers=False, **values)
+    page = Page(text)
+    assert "Takes 2 GPUs, 1 CPU and 4 GB of your quota" in page.text
+    assert "One that is not used for 120 minutes is stopped" in page.text
+    # JupyterHub's own script shows it as a time from now on.
+    end = {"class": "time-col", "title": "2026-11-01T07:00:00Z"}
+    assert end in page.of("span") and ">2026-11-01T07:00:00Z</span>" in text
+    assert {"href": PREFIX + "job/41"} in page.of("a")
+    assert "/hub/spawn/anna/NAME" in page.text and page.of("noscript")
+    # What looks as a button is reached by keyboard: it is one, or leads somewhere.
+    assert "stop" in [attrs.get("id") for attrs in page.of("button")]
+    assert all("href" in attrs for attrs in page.of("a"))
+    text = of_hub(default_server=stopped, allow_named_servers=False, **values)
+    assert "Ends at the latest" not in text and "Takes nothing of your quota" in text
+
+
+def test_an_instance_that_did_not_start():
+    """Its cause, its log and the way on. All texts of a log stay texts."""
+    values = {"address": PREFIX + "job/43", "job": "43"}
+    cause = {"cause": "the image has no " + HOSTILE, "fix": "Use another " + HOSTILE}
+    text = pages.START_FAILED.render(**values, causes=[cause], log=HOSTILE + "\nlast")
+    page = Page(text)
+    assert "<script" not in text and page.of("script") == [] and "{{ 7*7 }}" in page.text
+    assert page.text.index("Cause:") < page.text.index("What to do:") < page.text.index("last")
+    assert page.of("a") == [{"href": PREFIX + "job/43"}] and "start the instance again" in page.text
+    bare = Page(pages.START_FAILED.render(**values, causes=[], log=""))
+    assert bare.of("pre") == [] and "Cause" not in bare.text and "The page of job 43" in bare.text
 
 
 def test_pages_of_the_list():
@@ -647,6 +759,10 @@ def test_the_page_of_operators(rendered):
         for tag, attrs in page.tags
         if tag in ("input", "button") and attrs.get("name") in ("node", "do", "_xsrf")
     ]
+    reasons = [attrs for attrs in page.of("input") if attrs.get("name") == "reason"]
+    assert [attrs["id"] for attrs in reasons] == ["why-gpu-07", "why-gpu-40", "reason"]
+    assert {"class": "button", "href": PREFIX + "operators/usage.csv"} in page.of("a")
+    assert "9, 90 % below 95" in page.text
     resume = [("_xsrf", "secret"), ("node", "gpu-07"), ("do", "resume")]
     assert actions[:3] == resume and actions[-2:] == [("_xsrf", "secret"), ("do", "drain")]
     values = portal.operator_values(portal.of_all(), portal.told_of_operators(), pages)
@@ -687,8 +803,11 @@ def test_an_action_of_an_operator_is_checked(changes):
     assert instance.request_of(json.dumps(good)) == good
     with pytest.raises(instance.RequestError):
         instance.request_of(json.dumps(dict(good, **changes)))
-    resume = dict(good, do="resume", reason="")
-    assert instance.request_of(json.dumps(resume)) == resume
+    for reason in ("", "disk replaced"):
+        resume = dict(good, do="resume", reason=reason)
+        assert instance.request_of(json.dumps(resume)) == resume
+    with pytest.raises(instance.RequestError):
+        instance.request_of(json.dumps(dict(resume, reason="a\nb")))
 
 
 def test_when_a_job_ends_and_what_it_takes():

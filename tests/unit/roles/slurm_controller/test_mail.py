@@ -6,11 +6,13 @@ import email
 import email.policy
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from role_variables import role_variable
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -89,6 +91,8 @@ def test_a_job_that_failed_has_its_cause_its_fix_and_its_page(mails):
     assert message.get_content().splitlines() == [
         ENDED + ".",
         "",
+        "Job 7: failed",
+        "",
         "The job says: worker 3 on host gpu-02 failed first: the GPU has too little memory. Use a smaller batch",
         "",
         "The job: https://hub.example.org/services/jobs/job/7",
@@ -140,6 +144,20 @@ def test_an_end_that_the_job_did_not_see(mails, state, said):
     mails.answer("trainyard")
     mails.send("Slurm Job_id=7 Name=a Failed, Run time 00:00:01, " + state)
     assert said in mails.body() and "trainyard\n\n" not in mails.body()
+
+
+@pytest.mark.parametrize(
+    "state, word",
+    [("COMPLETED", "done"), ("OUT_OF_MEMORY", "out of memory"), ("PREEMPTED", "preempted")],
+)
+def test_a_mail_has_the_words_of_the_command(mails, state, word):
+    """Slurm's subject stays beside them."""
+    mails.send("Slurm Job_id=7 Name=a Ended, Run time 00:00:01, %s, ExitCode 0" % state)
+    assert "Job 7: %s" % word in mails.body().splitlines()
+    client = (ROOT / "roles/jobs/files/_slurm_client.py").read_text(encoding="utf-8")
+    table = re.search(r"^STATES = (\{.*?^\})", client, re.MULTILINE | re.DOTALL).group(1)
+    program = PROGRAM.read_text(encoding="utf-8")
+    assert "WORDS = " + table in program
 
 
 @pytest.mark.parametrize("comment, end", [(COMMENT, "exit 1"), ("", "kill -9 $$")])
@@ -262,6 +280,21 @@ def test_slurm_has_the_program_where_the_site_sends_mails():
         "slurm_controller", "__slurm_controller_mail_paths", role_path=str(PROGRAM.parents[1])
     )
     assert program == path
+
+
+def test_the_program_is_there_while_slurm_runs_it():
+    """It is installed before slurm.conf names it, and removed after slurmctld has read one without it."""
+    tasks = yaml.safe_load((PROGRAM.parents[1] / "tasks/main.yml").read_text(encoding="utf-8"))
+    names = [task["name"] for task in tasks]
+    configured = names.index("Configure database, accounting and scheduler")
+    installed = names.index("Install the program that sends the mails of jobs")
+    removed = names.index("Remove the program that sends the mails of jobs")
+    assert installed < configured < removed
+    [paths] = tasks[removed]["trainyard.gpu.managed_files"].values()
+    assert paths == "{{ __slurm_controller_mail_paths }}"
+    assert "absent" not in tasks[installed]["trainyard.gpu.managed_files"]
+    steps = yaml.safe_load((PROGRAM.parents[1] / "tasks/configure.yml").read_text(encoding="utf-8"))
+    assert steps[-1]["name"] == "Reload the settings of the running daemons"
 
 
 def test_words_of_a_job_are_no_command_of_mail(mails):
