@@ -109,8 +109,8 @@ def test_an_idle_job_is_told(front, queue, pair, received, wait):
     assert set(idle) == {"alertname", "severity", "slurm_job"} and mailed == OPS
     told = json.loads(front.get("localhost:9090", "/api/v1/alerts")[1])["data"]["alerts"]
     summaries = [row["annotations"]["summary"] for row in told if "slurm_job" in row["labels"]]
-    text = "job %s holds %d GPUs that it has not used for 2 hours"
-    assert sorted(summaries) == sorted([text % (alice, 1), text % (bob, 2)])
+    text = "job %s holds %s that it has not used for 2 hours"
+    assert sorted(summaries) == sorted([text % (alice, "1 GPU"), text % (bob, "2 GPUs")])
 
 
 def test_an_idle_job_is_warned_and_stopped(front, queue, pair, wait):

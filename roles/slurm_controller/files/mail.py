@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """mail -s SUBJECT ADDRESS, as Slurm's MailProg: sends Slurm's mail about a job with its cause, what
-to do, and the address of its page.
+to do, and the address of its page. A text on standard input, as other programs of ours give it, is
+sent as it is.
 
 slurmctld starts it as its own user, which cannot read the folders of people. The job itself has
 written why it failed into Slurm's comment of it (roles/jobs/files/job.py). What is not known is
@@ -16,6 +17,7 @@ import email.policy
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 
@@ -24,6 +26,8 @@ CONFIG = os.environ.get("TRAINYARD_MAIL_CONFIG") or "/etc/trainyard/mail.json"
 PROGRAMS = ("/usr/sbin/sendmail", "/usr/bin/mail", "/usr/bin/mailx")
 #: Seconds for an answer of Slurm, and for the program that sends.
 ASK_SECONDS, SEND_SECONDS = 15, 120
+#: Seconds and bytes for a text on standard input. slurmctld gives none.
+GIVEN_SECONDS, MOST_GIVEN = 5, 65536
 #: Begin of the comment of a job that failed.
 FAILED = "trainyard: failed: "
 #: Characters of a comment that a mail has, and of a subject.
@@ -171,6 +175,16 @@ def explained(subject: str, environment: dict[str, str], settings: dict) -> str:
     return text_of(subject, number, state, reason, page if isinstance(page, str) else "")
 
 
+def given_text() -> str:
+    """Return the text on standard input, empty if there is none."""
+    if sys.stdin is None:
+        return ""
+    ready, _writable, _failed = select.select([sys.stdin], [], [], GIVEN_SECONDS)
+    if not ready:
+        return ""
+    return sys.stdin.buffer.read(MOST_GIVEN).decode("utf-8", "replace")
+
+
 def read_settings() -> dict:
     """Return what the site has set.
 
@@ -204,7 +218,8 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    return send(program, subject, address, explained(subject, dict(os.environ), settings))
+    text = given_text() or explained(subject, dict(os.environ), settings)
+    return send(program, subject, address, text)
 
 
 if __name__ == "__main__":

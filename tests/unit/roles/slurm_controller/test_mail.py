@@ -49,7 +49,7 @@ class Mails:
         )
         path.chmod(0o755)
 
-    def send(self, subject=ENDED, address="anna", **environment):
+    def send(self, subject=ENDED, address="anna", given="", **environment):
         config = self.folder / "mail.json"
         config.write_text(json.dumps(self.settings), encoding="utf-8")
         return subprocess.run(
@@ -59,7 +59,8 @@ class Mails:
                 "TRAINYARD_MAIL_CONFIG": str(config),
                 **environment,
             },
-            stdin=subprocess.DEVNULL,
+            # slurmctld gives /dev/null, which ends at once, too.
+            input=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -79,6 +80,17 @@ class Mails:
 @pytest.fixture
 def mails(tmp_path):
     return Mails(tmp_path)
+
+
+def test_a_text_that_is_given_is_sent_as_it_is(mails):
+    """The warning of a job whose GPUs are idle has a text of its own."""
+    text = "none of the 2 GPUs of job 7 has been used for 1 minute\n"
+    done = mails.send("Job 7, train: idle GPUs", given=text)
+    assert (done.returncode, done.stderr) == (0, "")
+    message, arguments = mails.sent()
+    assert (message["Subject"], arguments) == ("Job 7, train: idle GPUs", ["-oi", "anna"])
+    assert message.get_content() == text
+    assert not (mails.folder / "asked").exists()
 
 
 def test_a_job_that_failed_has_its_cause_its_fix_and_its_page(mails):
