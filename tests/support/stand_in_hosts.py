@@ -398,6 +398,12 @@ class StandInHost:
                 {"name": file["name"], "cause": "", "seconds": 0.01}
                 for file in getattr(asked, "files", [])
             ],
+            "container": self.training_container_info(SimpleNamespace(**asked.container))
+            if getattr(asked, "container", {})
+            else {},
+            "sshd": dict(self.ssh_mesh_keys(SimpleNamespace(**asked.sshd)), changed=False)
+            if getattr(asked, "sshd", {})
+            else {},
         }
 
     def shared_accounts(self, asked):
