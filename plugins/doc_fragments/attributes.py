@@ -65,3 +65,16 @@ options: {}
 notes:
   - Internal to the roles of this collection. Its options may change in a minor release.
 """
+
+    # For information modules that an action plugin with KnownAnswer sends.
+    KNOWN = r"""
+options:
+  known:
+    description:
+      - What an earlier module run of the same play has answered to the same options. If it is not empty, it is returned, and nothing is sent to
+        the host.
+      - Use it only if nothing on the host can have changed since.
+    type: dict
+    default: {}
+    version_added: "0.4.0"
+"""

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import glob
 import os
-
 from typing import Any, Callable, Dict, List, Tuple, TypedDict
 
 try:
-    from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
+    from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth, _files
 except ImportError:
     # On a host, the health program has the folder of shared modules.
     import _bandwidth  # type: ignore[import-not-found,no-redef]
+    import _files  # type: ignore[import-not-found,no-redef]
 
 SYSFS = "/sys/class/infiniband"
 #: Counter: events, in so many seconds, above which the port is a fault.
@@ -63,12 +63,8 @@ class Problem(TypedDict):
 LEAST_SECONDS = 30
 
 
-def read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
+def line_of(path: str) -> str:
+    return _files.read(path).strip()
 
 
 def number(text: str) -> int | None:
@@ -89,17 +85,17 @@ def read_ports(
         device = os.path.basename(os.path.dirname(os.path.dirname(folder)))
         name = "%s/%s" % (device, os.path.basename(folder))
         counters = {
-            counter: number(read("%s/%s/%s" % (folder, place_of(counter), counter)))
+            counter: number(line_of("%s/%s/%s" % (folder, place_of(counter), counter)))
             for counter in [*RATES, *REMARKED, "link_downed"]
         }
-        if read(folder + "/link_layer") == "Ethernet":
+        if line_of(folder + "/link_layer") == "Ethernet":
             paths = sorted(glob.glob(root + "/%s/device/net/*/carrier_changes" % device))
-            changes = [number(read(path)) for path in paths]
+            changes = [number(line_of(path)) for path in paths]
             # Down and up again are two changes.
             counters["link_downed"] = max((each // 2 for each in changes if each), default=0)
             counters.update(flow_control(paths, statistics))
         ports[name] = {
-            "active": read(folder + "/state").endswith("ACTIVE"),
+            "active": line_of(folder + "/state").endswith("ACTIVE"),
             "counters": {key: value for key, value in counters.items() if value is not None},
         }
     return ports

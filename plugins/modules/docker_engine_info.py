@@ -81,6 +81,7 @@ options:
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
+  - trainyard.gpu.attributes.known
 attributes:
   platform:
     platforms: debian
@@ -230,6 +231,11 @@ snap:
   type: bool
   version_added: "0.4.0"
   sample: false
+sent:
+  description: V(false) if O(known) was returned.
+  returned: if it is V(false)
+  type: bool
+  version_added: "0.4.0"
 forwarding:
   description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the packet filter drop forwarded packets.
   returned: success
@@ -237,257 +243,19 @@ forwarding:
   sample: true
 """
 
-import hashlib
-import importlib.util
-import json
-import os
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import (
-    DPKG_FORMAT,
-    ParseError,
-    cli_needs_buildx,
-    merge,
-    parse_daemon_config,
-    parse_installed,
-    parse_policy,
-    tool_version,
-    upstream_version,
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine_state import (
+    ENGINE_OPTIONS,
+    engine_state,
 )
-from ansible_collections.trainyard.gpu.plugins.module_utils._recipe import describe_image
-from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
-
-FIXES = {
-    "": "",
-    "not_installed": "run gpu_stack.yml, which installs an engine",
-    "daemon_stopped": "run gpu_stack.yml, which starts it; if it ends again, journalctl -u docker.service says why",
-    "no_answer": "see why: journalctl -u docker.service",
-}
-# A link to snap itself. Whether it is on the PATH of a run does not matter: the engine runs.
-SNAP = "/snap/bin/docker"
-NO_PACKAGE = {"installed": "", "candidate": "", "origin": "", "versions": []}
-
-
-def read(path):
-    """Bytes of a file, None where there is none."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-class Host:
-    def __init__(self, module):
-        self.module = module
-        self.params = module.params
-
-    def output(self, *command):
-        """What a program prints, empty where it is missing."""
-        path = self.module.get_bin_path(command[0])
-        return self.module.run_command([path] + list(command[1:]))[1] if path else ""
-
-    def docker(self, *arguments):
-        return self.output(
-            "timeout",
-            str(self.params["timeout"]),
-            self.params["executable"],
-            "--host",
-            f"unix://{self.params['socket']}",
-            *arguments,
-        )
-
-    def info(self):
-        """What C(docker info) says.
-
-        Of the command line's plugins it tells even where no engine answers.
-        """
-        try:
-            return json.loads(self.docker("info", "--format", "{{json .}}"))
-        except ValueError:
-            return {}
-
-    def images(self) -> list[dict]:
-        """Describe the images with the label. Those that an engine removes meanwhile are left out."""
-        label = self.params["image_label"]
-        if not label:
-            return []
-        ids = self.docker(
-            "image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}"
-        ).split()
-        if not ids:
-            return []
-        try:
-            found = json.loads(self.docker("image", "inspect", *sorted(set(ids))))
-        except ValueError:
-            return []
-        return [describe_image(name, image) for image in found for name in image["RepoTags"] or []]
-
-    def service(self):
-        shown = self.output(
-            "systemctl",
-            "show",
-            self.params["service"],
-            "--property=LoadState,ActiveState,UnitFileState,MainPID",
-        )
-        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-
-    def daemon_config(self, noted):
-        """C(noted) is what docker_daemon_config wrote into the record."""
-        wanted, placed = self.params["daemon_options"], noted.get("placed", [])
-        content = read(self.params["daemon_config"])
-        try:
-            options = parse_daemon_config((content or b"").decode("utf-8"))
-        except (ParseError, UnicodeDecodeError) as error:
-            return {
-                "exists": True,
-                "options": {},
-                "error": f"{self.params['daemon_config']}: {error}",
-                "differs": bool(wanted or noted),
-            }
-        merged = merge(options, wanted, placed, self.params["daemon_override"])
-        differs = (
-            noted.get("pending", False) or merged.options != options or merged.placed != placed
-        )
-        return {"exists": content is not None, "options": options, "error": "", "differs": differs}
-
-    def compose(self, plugin, packages):
-        """Version and command.
-
-        The plugin is preferred. dpkg knows the version of a packaged program without starting it,
-        which takes half a second.
-        """
-        if plugin:
-            return plugin, "docker compose"
-        version = (
-            packages.get("docker-compose", NO_PACKAGE)["installed"]
-            if self.module.get_bin_path("docker-compose")
-            else ""
-        )
-        version = version or tool_version(self.output("docker-compose", "--version"))
-        return upstream_version(version), "docker-compose" if version else ""
-
-    def packages(self):
-        if not self.params["packages"]:
-            return {}
-        if self.params["candidates"]:
-            known = parse_policy(self.output("apt-cache", "policy", *self.params["packages"]))
-        else:
-            known = parse_installed(
-                self.output(
-                    "dpkg-query", "--show", "--showformat", DPKG_FORMAT, *self.params["packages"]
-                )
-            )
-        return {name: known.get(name, NO_PACKAGE) for name in self.params["packages"]}
-
-    def files(self):
-        contents = {path: read(path) for path in self.params["files"]}
-        return {
-            path: hashlib.sha256(content).hexdigest()
-            for path, content in contents.items()
-            if content is not None
-        }
-
-    def environment_in_force(self, pid):
-        if not self.params["environment"] or pid in ("", "0"):
-            return True
-        # As the process has it: a drop-in that was written after the start is not in force.
-        running = dict(
-            entry.split("=", 1)
-            for entry in (read(f"/proc/{pid}/environ") or b"")
-            .decode("utf-8", "replace")
-            .split("\0")
-            if "=" in entry
-        )
-        return all(
-            running.get(name, "") == str(value)
-            for name, value in self.params["environment"].items()
-        )
-
-    def apparmor_required(self):
-        enabled = read("/sys/module/apparmor/parameters/enabled") or b""
-        return enabled.strip() == b"Y" and self.module.get_bin_path("apparmor_parser") is None
-
-    def has_group(self):
-        return any(line.startswith(b"docker:") for line in (read("/etc/group") or b"").splitlines())
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={
-            "executable": {"type": "path", "default": "docker"},
-            "daemon": {"type": "path", "default": "dockerd"},
-            "service": {"type": "str", "default": "docker.service"},
-            "socket": {"type": "path", "default": "/var/run/docker.sock"},
-            "daemon_config": {"type": "path", "default": "/etc/docker/daemon.json"},
-            "daemon_options": {"type": "dict", "default": {}},
-            "daemon_override": {"type": "list", "elements": "str", "default": []},
-            "packages": {"type": "list", "elements": "str", "default": []},
-            "candidates": {"type": "bool", "default": True},
-            "files": {"type": "list", "elements": "path", "default": []},
-            "record": {"type": "path", "default": "/var/lib/trainyard/placed.d/docker_engine.json"},
-            "environment": {"type": "dict", "default": {}, "no_log": True},
-            "image_label": {"type": "str", "default": ""},
-            "timeout": {"type": "int", "default": 20},
-        },
+        argument_spec=dict(ENGINE_OPTIONS, known={"type": "dict", "default": {}}),
         supports_check_mode=True,
     )
-    host = Host(module)
-    module.run_command_environ_update = {"LC_ALL": "C.UTF-8"}
-    service, record = host.service(), Record(module, module.params["record"]).read()
-    cli = tool_version(host.output(host.params["executable"], "--version"))
-    info = host.info() if cli else {}
-    running = info.get("ServerVersion", "")
-    # An engine that answers need not be asked a second way.
-    installed = running or tool_version(host.output(host.params["daemon"], "--version"))
-
-    cause = ""
-    if not running:
-        cause = (
-            "not_installed"
-            if not installed
-            else "daemon_stopped"
-            if service.get("ActiveState") != "active"
-            else "no_answer"
-        )
-    plugins = {
-        plugin["Name"]: upstream_version(plugin.get("Version") or "")
-        for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []
-    }
-    packages = host.packages()
-    compose_version, compose_command = host.compose(plugins.get("compose", ""), packages)
-    module.exit_json(
-        changed=False,
-        available=not cause,
-        cause=cause,
-        fix=FIXES[cause],
-        version=upstream_version(installed),
-        cli_version=upstream_version(cli),
-        buildx_version=plugins.get("buildx", ""),
-        buildx_required=cli_needs_buildx(cli),
-        compose_version=compose_version,
-        compose_command=compose_command,
-        live_restore=info.get("LiveRestoreEnabled", False),
-        containers_running=info.get("ContainersRunning", 0),
-        runtimes=sorted(info.get("Runtimes") or {}),
-        cgroup_driver=info.get("CgroupDriver", ""),
-        service={
-            "loaded": service.get("LoadState") == "loaded",
-            "active": service.get("ActiveState") == "active",
-            "enabled": service.get("UnitFileState") == "enabled",
-        },
-        packages=packages,
-        daemon_config=host.daemon_config(record.get("daemon_config", {})),
-        files=host.files(),
-        environment_in_force=host.environment_in_force(service.get("MainPID", "")),
-        record=record,
-        python_requests=importlib.util.find_spec("requests") is not None,
-        apparmor_required=host.apparmor_required(),
-        group=host.has_group(),
-        images=host.images() if running else [],
-        snap=os.path.lexists(SNAP),
-        forwarding=(read("/proc/sys/net/ipv4/ip_forward") or b"").strip() == b"1",
-    )
+    module.exit_json(changed=False, **engine_state(module))
 
 
 if __name__ == "__main__":

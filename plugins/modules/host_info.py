@@ -142,6 +142,11 @@ options:
     elements: int
     default: []
     version_added: "0.4.0"
+  engine:
+    description: Options of M(trainyard.gpu.docker_engine_info). With them, RV(engine) is what that module returns.
+    type: dict
+    default: {}
+    version_added: "0.4.0"
   timeout:
     description: Maximum time in seconds for all name lookups and connections together.
     type: float
@@ -520,6 +525,11 @@ trusts:
   returned: always
   type: bool
   version_added: "0.4.0"
+engine:
+  description: What M(trainyard.gpu.docker_engine_info) returns. Empty without O(engine), and if that module would fail.
+  returned: always
+  type: dict
+  version_added: "0.4.0"
 labelled_images:
   description: Names of the images with O(image_label); empty without a Docker engine.
   returned: always
@@ -544,9 +554,14 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import (
     account_clashes,
     number_of,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._answers import answer_of
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
+from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine_state import (
+    ENGINE_OPTIONS,
+    engine_state,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._horovod_check import begin_check
 from ansible_collections.trainyard.gpu.plugins.module_utils._host import (
@@ -997,6 +1012,7 @@ def main():
                     "bundle": {"type": "path", "required": True},
                 },
             },
+            "engine": {"type": "dict", "default": {}},
             "image_label": {"type": "str", "default": ""},
             "files": {"type": "list", "elements": "path", "default": []},
             "docker_config": {"type": "bool", "default": False},
@@ -1084,6 +1100,7 @@ def main():
             trusts=trusts_requested(module.params["trusted"]),
             docker_config_error=docker_config[0],
             docker_config_warnings=docker_config[1],
+            engine=answer_of(module, engine_state, ENGINE_OPTIONS, module.params["engine"]),
             labelled_images=labelled_images(module, docker),
             account_clashes=account_clashes(
                 module.params["users"],

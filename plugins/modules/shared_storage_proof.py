@@ -68,6 +68,16 @@ options:
   speed_record:
     description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement in it.
     type: path
+  container:
+    description: Options of M(trainyard.gpu.training_container_info). V(read) then returns what that module returns in RV(container).
+    type: dict
+    default: {}
+    version_added: "0.4.0"
+  sshd:
+    description: Options of M(trainyard.gpu.ssh_mesh_keys). V(read) then returns what that module returns in check mode in RV(sshd).
+    type: dict
+    default: {}
+    version_added: "0.4.0"
   timeout:
     description: Maximum time in seconds to wait for files that appear late, or for a storage that does not answer.
     type: int
@@ -181,6 +191,16 @@ speed:
   description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if there is none.
   returned: when O(step=write)
   type: dict
+container:
+  description: What M(trainyard.gpu.training_container_info) returns. Empty without O(container), if that module would fail, or if RV(seen) has a cause.
+  returned: when O(step=read)
+  type: dict
+  version_added: "0.4.0"
+sshd:
+  description: What M(trainyard.gpu.ssh_mesh_keys) returns in check mode. Empty without O(sshd), if that module would fail, or if RV(seen) has a cause.
+  returned: when O(step=read)
+  type: dict
+  version_added: "0.4.0"
 seen:
   description: One entry per entry of O(files), in the same order.
   returned: when O(step=read)
@@ -389,6 +409,29 @@ def remove(share, names=None):
             raise
 
 
+def asked_along(module):
+    """What roles that follow would ask this host.
+
+    Imported here, because Python compiles what a module imports in each run, and the other steps
+    do not need it.
+    """
+    from ansible_collections.trainyard.gpu.plugins.module_utils._answers import answer_of
+    from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_keys import (
+        KEYS_OPTIONS,
+        keys_state,
+    )
+    from ansible_collections.trainyard.gpu.plugins.module_utils._training_container import (
+        CONTAINER_OPTIONS,
+        container_state,
+    )
+
+    container, sshd = module.params["container"], module.params["sshd"]
+    return {
+        "container": answer_of(module, container_state, CONTAINER_OPTIONS, container),
+        "sshd": answer_of(module, keys_state, KEYS_OPTIONS, sshd),
+    }
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
@@ -410,6 +453,8 @@ def main():
             },
             "take": {"type": "bool", "default": False},
             "speed_record": {"type": "path"},
+            "container": {"type": "dict", "default": {}},
+            "sshd": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 10},
         },
         required_if=[("step", "write", ["name"])],
@@ -433,6 +478,9 @@ def main():
                 params["timeout"],
                 params["take"] and not module.check_mode,
             )
+            # The run ends if a file is not as it was written.
+            is_shared = not any(file["cause"] for file in result["seen"])
+            result.update(asked_along(module) if is_shared else {"container": {}, "sshd": {}})
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
                 module.fail_json(

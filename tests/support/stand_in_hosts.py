@@ -186,6 +186,9 @@ class StandInHost:
             "container": False,
             "begun": self.begun(getattr(asked, "begin_check", None)),
             "trusts": False,
+            "engine": self.docker_engine_info(SimpleNamespace(**asked.engine))
+            if getattr(asked, "engine", {})
+            else {},
             "resolved": {
                 name: {"addresses": [address_of(number_of(name))], "error": ""} for name in names
             },
@@ -394,7 +397,13 @@ class StandInHost:
             "seen": [
                 {"name": file["name"], "cause": "", "seconds": 0.01}
                 for file in getattr(asked, "files", [])
-            ]
+            ],
+            "container": self.training_container_info(SimpleNamespace(**asked.container))
+            if getattr(asked, "container", {})
+            else {},
+            "sshd": dict(self.ssh_mesh_keys(SimpleNamespace(**asked.sshd)), changed=False)
+            if getattr(asked, "sshd", {})
+            else {},
         }
 
     def shared_accounts(self, asked):

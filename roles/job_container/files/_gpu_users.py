@@ -12,6 +12,12 @@ import pwd
 import re
 import time
 
+try:
+    from ansible_collections.trainyard.gpu.plugins.module_utils._files import read_bytes
+except ImportError:
+    # On a host, prolog and health program have the folder of shared modules.
+    from _files import read_bytes
+
 PROC = "/proc"
 #: A job starts later by so much at most. A host with so many processes is looked at again by the
 #: health program.
@@ -27,14 +33,6 @@ SERVICES = re.compile(
 )
 STEPS = re.compile(r"/job_([0-9]+)(?:/|$)", re.MULTILINE)
 CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd)[-/]([0-9a-f]{12})[0-9a-f]{52}")
-
-
-def read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return b""
 
 
 def opened(pid: str, head: str, proc: str) -> set[int]:
@@ -62,9 +60,9 @@ def jobs_of(pid: str, proc: str) -> set[str]:
     """Return the jobs that a process belongs to: by its control group, and by its environment where
     Slurm makes no groups.
     """
-    groups = read("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
+    groups = read_bytes("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
     found = set(STEPS.findall(groups))
-    for entry in read("%s/%s/environ" % (proc, pid)).split(b"\0"):
+    for entry in read_bytes("%s/%s/environ" % (proc, pid)).split(b"\0"):
         name, _equals, value = entry.partition(b"=")
         if name == b"SLURM_JOB_ID" and value.isdigit() and not found:
             found.add(value.decode())
@@ -90,7 +88,7 @@ def strangers(
         numbers = opened(pid, head, proc) & wanted
         if not numbers or int(pid) == os.getpid():
             continue
-        groups = read("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
+        groups = read_bytes("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
         if not SERVICES.search(groups) and not jobs_of(pid, proc) & living:
             found[int(pid)] = min(numbers)
     return found
@@ -120,7 +118,7 @@ def told_operator(found: dict, proc: str = PROC) -> str:
     """Return the strangers for the log of the operator: with owner and container."""
     parts = []
     for pid, device in sorted(found.items())[:8]:
-        groups = read("%s/%d/cgroup" % (proc, pid)).decode(errors="replace")
+        groups = read_bytes("%s/%d/cgroup" % (proc, pid)).decode(errors="replace")
         container = CONTAINER.search(groups)
         parts.append(
             "GPU %d: process %d (%s) of %s%s"
@@ -136,7 +134,7 @@ def told_operator(found: dict, proc: str = PROC) -> str:
 
 
 def name_of(pid: int, proc: str) -> str:
-    text = read("%s/%d/comm" % (proc, pid)).decode(errors="replace").strip()
+    text = read_bytes("%s/%d/comm" % (proc, pid)).decode(errors="replace").strip()
     strange = {letter for letter in text if not letter.isprintable()}
     return text.translate({ord(letter): "?" for letter in strange}) or "?"
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 # Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a process per host.
 TASKS = 44
-MODULE_RUNS = 8
+MODULE_RUNS = 5
 # Of the arguments only what an answer depends on.
 ARGUMENTS = {
     "host_info": {
@@ -62,6 +62,32 @@ def test_second_run_of_site_yml(cluster):
             },
             "read": "c" * 32,
         }
+
+
+ENGINE = "trainyard.gpu.docker_engine : Read the installed Docker engine"
+CONTAINER = "trainyard.gpu.training_container : Read the state of the container and its unit"
+KEYS = "trainyard.gpu.training_sshd : Create the keys of the container"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        # A role has changed the hosts after their questions were answered.
+        ["--extra-vars", json.dumps({"cluster_answers_are_old": True})],
+        # No earlier role asks for them.
+        ["--tags", "docker_engine,training_container,training_sshd"],
+    ],
+)
+def test_a_role_asks_what_no_earlier_role_knows(cluster, arguments):
+    run = cluster.playbook("site.yml", *arguments)
+    assert (run.code, run.changed) == (0, {}), run.text
+    asked = [ENGINE, CONTAINER, KEYS]
+    assert {
+        host: [name for name in names if name in asked] for host, names in run.runs.items()
+    } == {
+        name_of(0): asked,
+        name_of(1): asked,
+    }
 
 
 @pytest.mark.parametrize("selection", [["--tags", "preflight"], ["--skip-tags", "verify"]])

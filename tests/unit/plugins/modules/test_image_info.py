@@ -163,3 +163,8 @@ def test_docker_engine_info_describes_the_images_with_a_label(tmp_path):
     assert [image["name"] for image in told["images"]] == ["x:1", "server:5443/x:1"]
     assert told["images"][0]["recipe"] == "abc"
     assert run_module("docker_engine_info", asked, check=True)["images"] == []
+    # The module that reads the host's peers can ask for the same.
+    along = run_module("host_info", {"engine": dict(asked, image_label="trainyard.recipe")})
+    told = {key: value for key, value in told.items() if key not in ("changed", "invocation")}
+    assert along["engine"] == told
+    assert run_module("host_info", {})["engine"] == {}

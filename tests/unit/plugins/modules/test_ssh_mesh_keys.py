@@ -88,6 +88,22 @@ def test_check_mode_makes_nothing(run, tmp_path):
     assert not (tmp_path / "ssh").exists()
 
 
+def test_the_proof_of_the_share_answers_as_in_check_mode(run, tmp_path):
+    def along():
+        options = {"directory": f"{tmp_path}/ssh", "record": f"{tmp_path}/cluster.json"}
+        proof = {"path": str(tmp_path), "step": "read", "sshd": options}
+        return run_module("shared_storage_proof", proof)["sshd"]
+
+    missing = along()
+    assert missing["changed"] and missing["host_key"] == "" and not (tmp_path / "ssh").exists()
+    run()
+    told = run(check=True)
+    assert along() == {key: value for key, value in told.items() if key != "invocation"}
+    # The role then asks the module itself, which says what is wrong.
+    (tmp_path / "cluster.json").write_text("{")
+    assert along() == {}
+
+
 def test_rotation(run):
     first = run()
     told = run(check=True, rotate=True)

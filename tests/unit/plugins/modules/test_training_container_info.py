@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from scripted_tools import run_module
 
-from ansible_collections.trainyard.gpu.plugins.modules import training_container_info
+from ansible_collections.trainyard.gpu.plugins.module_utils import _training_container
 
 CONTAINER = {
     "Id": "c" * 64,
@@ -65,6 +65,27 @@ def prints(*found, missing=""):
 {json.dumps(found)}
 EOF
 {f'echo "Error: No such object: {missing}" >&2; exit 1' if missing else ""}"""
+
+
+def test_the_proof_of_the_share_answers_the_same(run, tmp_path):
+    """Not if a file is not as it was written: the run ends then."""
+    told = run(prints(CONTAINER, IMAGE), paths=["/no/such"])
+    proof = {
+        "path": str(tmp_path),
+        "step": "read",
+        "timeout": 0,
+        "container": {
+            "name": "trainyard-training",
+            "image": "trainyard/training:0123",
+            "paths": ["/no/such"],
+        },
+    }
+    along = run_module("shared_storage_proof", proof, PATH=f"{tmp_path}/bin:/nowhere")
+    told = {key: value for key, value in told.items() if key not in ("changed", "invocation")}
+    assert along["container"] == told and along["sshd"] == {}
+    lost = {"name": "b", "file": "b.0", "checksum": "0", "uid": 0, "gid": 0, "mode": "0640"}
+    along = run_module("shared_storage_proof", dict(proof, files=[lost]))
+    assert (along["seen"][0]["cause"], along["container"], along["sshd"]) == ("missing", {}, {})
 
 
 def test_all_is_there(run, tmp_path):
@@ -296,16 +317,16 @@ def test_a_containers_name_servers(monkeypatch, theirs, host, engine, changes, o
         "/etc/resolv.conf": host,
         "/etc/docker/daemon.json": engine,
     }
-    monkeypatch.setattr(training_container_info, "read_text", files.get)
+    monkeypatch.setattr(_training_container, "read_text", files.get)
     found = dict(
         CONTAINER,
         ResolvConfPath="/var/lib/docker/containers/c/resolv.conf",
         HostConfig=dict({"NetworkMode": "host", "Dns": []}, **changes),
     )
-    assert training_container_info.outdated_resolv_conf(found) == (
+    assert _training_container.outdated_resolv_conf(found) == (
         "/var/lib/docker/containers/c/resolv.conf" if outdated else ""
     )
-    assert training_container_info.outdated_resolv_conf(dict(found, State={"Running": False})) == ""
+    assert _training_container.outdated_resolv_conf(dict(found, State={"Running": False})) == ""
 
 
 STATES = {"jupyterlab": {"state": "ready", "why": ""}}
@@ -315,7 +336,7 @@ STATES = {"jupyterlab": {"state": "ready", "why": ""}}
 def fixture_supervised(tmp_path, monkeypatch):
     """What the module reads of a container: the state that its supervisor wrote, as the process of this test sees it."""
     path = tmp_path / "status.json"
-    monkeypatch.setattr(training_container_info, "STATUS", str(path))
+    monkeypatch.setattr(_training_container, "STATUS", str(path))
 
     def read(content):
         path.unlink(missing_ok=True)
@@ -323,7 +344,7 @@ def fixture_supervised(tmp_path, monkeypatch):
             path.write_text(content, encoding="utf-8")
         elif content is not None:
             path.symlink_to(content)
-        return training_container_info.supervised(os.getpid())
+        return _training_container.supervised(os.getpid())
 
     return read
 
@@ -359,8 +380,8 @@ def test_a_link_in_the_container_is_not_followed(supervised, tmp_path):
 
 def test_a_pipe_in_the_container_does_not_stop_the_module(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(training_container_info, "STATUS", str(tmp_path / "pipe"))
-    assert training_container_info.supervised(os.getpid()) == ("", {})
+    monkeypatch.setattr(_training_container, "STATUS", str(tmp_path / "pipe"))
+    assert _training_container.supervised(os.getpid()) == ("", {})
 
 
 def test_files_certificate_and_revision(run, tmp_path):
@@ -411,8 +432,7 @@ def test_services_are_awaited(config, states, done):
         }
     }
     module = SimpleNamespace(params={"services_config": "0123"})
-    assert training_container_info.serves(module, found) is done
+    assert _training_container.serves(module, found) is done
     assert (
-        training_container_info.serves(SimpleNamespace(params={"services_config": ""}), found)
-        is True
+        _training_container.serves(SimpleNamespace(params={"services_config": ""}), found) is True
     )
