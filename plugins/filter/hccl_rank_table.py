@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: hccl_rank_table
 short_description: Build the HCCL rank table of hosts with NPUs
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Builds the document that HCCL, and so MindSpore and PyTorch on Ascend NPUs, reads from C(RANK_TABLE_FILE).
   - Ranks are counted over all hosts, in the order of the hosts and of the numbers of their devices. Every value is a string, numbers included.

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: nccl_build
 short_description: Split the version of an NCCL build
-version_added: "0.3.0"
+version_added: "0.4.0"
 author:
   - trainyard maintainers (@trainyard)
 description:

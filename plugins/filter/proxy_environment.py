@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: proxy_environment
 short_description: Return a site's proxies as environment variables
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns C(http_proxy), C(https_proxy) and C(no_proxy) for option C(environment) of a task. Those without a value are left out.
 positional: https_proxy, no_proxy

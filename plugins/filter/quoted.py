@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: quoted
 short_description: Quote a value for a configuration file format
-version_added: "0.3.0"
+version_added: "0.4.0"
 author:
   - trainyard maintainers (@trainyard)
 description:

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ascend_info
 short_description: Gather driver, firmware and CANN of a host with NPUs
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns in one run what role C(trainyard.gpu.ascend) and rules of role C(trainyard.gpu.preflight) need of a host - device files, versions, CANN and its
     folders, the order in which driver and firmware were installed, and limits.

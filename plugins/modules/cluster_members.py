@@ -25,7 +25,7 @@ options:
     description: Name of the variable in which each host of the play has registered its result of M(trainyard.gpu.host_info). They are added to O(answers).
     type: str
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   head:
     description: Inventory name of the head. Its network is the cluster network if O(network) is empty.
     type: str
@@ -153,11 +153,11 @@ members:
     nvidia_devices:
       description: Number of NVIDIA GPUs on the PCI bus, 0 if the host could not be reached.
       type: int
-      version_added: "0.3.0"
+      version_added: "0.4.0"
     npus:
       description: Number of Ascend NPUs, 0 if the host could not be reached.
       type: int
-      version_added: "0.3.0"
+      version_added: "0.4.0"
     reachable:
       description: Whether the host answered.
       type: bool

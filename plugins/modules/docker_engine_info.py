@@ -145,7 +145,7 @@ compose_command:
   description: The compose command on the host. V(docker compose), V(docker-compose), or empty if the host has neither.
   returned: success
   type: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: docker compose
 live_restore:
   description: Whether containers keep running while the engine restarts.

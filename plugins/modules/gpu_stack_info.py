@@ -45,7 +45,7 @@ options:
     description: Absolute paths of further such files, by a name of your own. RV(records) has their content.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -163,7 +163,7 @@ foreign_sources:
   returned: success
   type: list
   elements: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     path:
       description: File of the source entry.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: hccl_rank_table
 short_description: Write the HCCL rank table of the cluster
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Builds the document that HCCL, and so MindSpore and PyTorch on Ascend NPUs, reads from C(RANK_TABLE_FILE), from the hosts of the inventory and the results
     of M(trainyard.gpu.npu_smi_info) on them.

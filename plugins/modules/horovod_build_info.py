@@ -78,7 +78,7 @@ options:
       - A check is started in any case if that result is missing or a failure, or if the container has restarted since.
     type: str
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module

@@ -35,7 +35,7 @@ options:
     type: list
     elements: path
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   firewalls:
     description: Units of this collection that load a table of nftables, V(trainyard-jobs-firewall.service) or V(trainyard-instances.service).
     type: list
@@ -189,7 +189,7 @@ docker_config_warnings:
   returned: always
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 file_systems:
   description: File system of each of O(paths).
   returned: always
@@ -256,7 +256,7 @@ certificates:
   returned: always
   type: dict
   sample: {/etc/trainyard/registry/tls/registry.pem: {ends: "2027-12-29", days: 397, error: ""}}
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     ends:
       description: Day on which the certificate ends, in UTC; null if unknown.

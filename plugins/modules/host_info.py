@@ -316,7 +316,7 @@ npus:
   description: Number of Ascend NPUs - device files C(/dev/davinciN), or devices on the PCI bus if there are more of them.
   returned: always
   type: int
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 fabric_adapters:
   description: Number of InfiniBand and RoCE adapters on the PCI bus, with or without a driver.
   returned: always
@@ -460,7 +460,7 @@ docker_config_warnings:
   type: list
   elements: str
   sample: ["/etc/docker/daemon.json: log-driver: 'jsonfile' is not a log driver of Docker; containers start only if a plugin of that name is installed"]
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 disk_free_mib:
   description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always

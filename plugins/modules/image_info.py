@@ -29,7 +29,7 @@ options:
     description: Absolute paths of JSON files in which a role records what it changed, by a name of your own. RV(records) has their content.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   executable:
     description: Docker's command line client.
     type: path

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_relay_info
 short_description: Gather what the image relay has on a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns in one run what role C(image_relay) has placed on a host, and on the registry's host what its plan needs. The digests of images are read with skopeo
     from archives, from the registries outside and from the site's registry.

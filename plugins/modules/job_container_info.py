@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: job_container_info
 short_description: Gather what jobs in rootless containers need from a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns in one run the host's part of the input of decision C(job_container_plan) - packages, devices, file systems, subordinate IDs, podman's
     configuration, the image store, the firewall of jobs, images of the Docker engine and the record of the role.

@@ -79,7 +79,7 @@ deferred:
   returned: always
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 evaluations:
   description: Number of compiled expressions. It depends on the variables in the inventory and hardly on the number of hosts.
   returned: always

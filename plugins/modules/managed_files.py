@@ -28,7 +28,7 @@ options:
         still has content stays, because its content is not the caller's.
     type: list
     elements: path
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.files

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: npu_smi_info
 short_description: Read the driver and the Ascend NPUs from npu-smi
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Runs C(npu-smi info) on the host or in a running container, and returns its table as data.
   - Reads the network address of each device from C(hccn_tool -i N -ip -g) and from C(/etc/hccn.conf). The answer of the tool wins. A difference is one of

@@ -42,7 +42,7 @@ options:
     type: list
     elements: str
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   installed:
     description: NVIDIA's version of the installed driver. It is preferred if it matches O(asked).
     type: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: own_certificate
 short_description: Create a certificate and its authority
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Creates an authority in O(folder) once, and a certificate for O(names) and O(addresses) that it signs.
   - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it.

@@ -38,7 +38,7 @@ options:
     type: list
     elements: str
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   record:
     description:
       - Absolute path of the record. It is created with its parent folders before anything is installed.
@@ -52,7 +52,7 @@ options:
       - A value that an earlier run has recorded stays, because it is the state before the first run.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   traces:
     description:
       - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
@@ -86,12 +86,12 @@ options:
       - In check mode O(state=present) does not run apt and returns only the missing packages.
     type: bool
     default: false
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   update_cache:
     description: Whether to update apt's lists before an installation, also with O(simulate). Set it to false if a task shortly before has updated them.
     type: bool
     default: true
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   lock_timeout:
     description: Maximum time in seconds to wait for another run of apt or dpkg.
     type: int
@@ -152,14 +152,14 @@ replaced:
   description: Former versions of packages that apt changed to another version, by name.
   returned: success
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: {runc: 1.1.5+ds1-1}
 held:
   description: With O(simulate), packages of RV(removed) and RV(replaced) that are held.
   returned: success
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 kept:
   description: With O(state=absent), recorded packages that stay because other packages need them.
   returned: success

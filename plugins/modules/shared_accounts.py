@@ -70,22 +70,22 @@ options:
       - Without keys, the host needs no sshd, and the files and O(sshd_drop_in) are removed.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   keys_folder:
     description: Folder of the files with keys, one for each user.
     type: path
     default: /etc/trainyard/people
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   sshd_config:
     description: Configuration of the host's sshd, which must include the folder of O(sshd_drop_in).
     type: path
     default: /etc/ssh/sshd_config
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   sshd_drop_in:
     description: File that adds the files in O(keys_folder) to AuthorizedKeysFile. sshd uses the first value that it reads, so the name must be an early one.
     type: path
     default: /etc/ssh/sshd_config.d/00-trainyard-people.conf
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   record:
     description: Absolute path of a JSON file that records new accounts. Its folder must exist.
     type: path
@@ -138,7 +138,7 @@ changed_paths:
   returned: success
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 differences:
   description: How former people and members of groups differ from the request, also what this run has changed, or would change in check mode.
   returned: success
@@ -166,7 +166,7 @@ reload:
   returned: success
   type: str
   sample: ssh.service
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 """
 
 import os

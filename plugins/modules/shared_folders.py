@@ -104,7 +104,7 @@ commands:
   description: After a failure, the commands for the administrators of NFS servers, by server.
   returned: when an NFS server rejects a folder
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: {nas.example.org: ["mkdir -p /export/user/anna && chown 2001:3001 /export/user/anna && chmod 0700 /export/user/anna"]}
 unprotected:
   description: Folders requested as immutable on file systems without that attribute.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_accounts
 short_description: Manage Slurm accounts, people, GPU quotas and priorities
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Makes the accounts, people, limits and QOS in Slurm's accounting database equal to a list, with C(sacctmgr).
   - Reads the database, compares it and runs commands for the differences only. New accounts and people are added in one transaction. Afterwards the database

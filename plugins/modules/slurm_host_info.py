@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_host_info
 short_description: Gather what Slurm's configuration needs from a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns in one run the host's part of the input of decision C(slurm_plan) - packages, hardware, GPU device nodes, control groups, services,
     files and the record of a role.

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_info
 short_description: Gather nodes, partitions, jobs and accounts of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Returns the output of Slurm's commands as data, for Slurm 21.08 to 24.11. It runs on any host that has the commands and the configuration of the cluster.
   - It runs one command for the cluster and its controllers, and one for each item of O(gather).

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_node_state
 short_description: Drain and resume nodes of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Drains nodes with a reason that begins with C(trainyard:), or resumes them. A drained node finishes its jobs and starts no others.
   - A reason without that prefix belongs to an administrator or to another program. Such a node is neither resumed nor given another reason. It is reported

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_probe
 short_description: Run a small job of a person on each node of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Submits one job per node as a person, all at once, and waits for them. Each job has one GPU if the node has any.
   - A job is good if it ran on its node as that person, has exactly its own GPU, and can write to the share.

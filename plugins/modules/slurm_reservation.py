@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_reservation
 short_description: Keep jobs of Slurm off nodes during maintenance
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Reserves nodes for C(root), so that no waiting job starts there, and waits until the jobs that already run there have ended.
   - If jobs still run after O(wait), the task fails and names them. A reservation that this task made is deleted then.

@@ -29,7 +29,7 @@ options:
   more:
     description: Name of a variable that holds, on every host, a list of further differences with C(what), C(asked) and C(found).
     type: str
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   compared:
     description: Name of a variable that holds, on every host, a list of what was compared. The table names it for a host without differences.
     type: str

@@ -51,22 +51,22 @@ options:
     description: Folder of the host with the files of the container's services. If empty, services are not read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   services_config:
     description: SHA-256 checksum of a configuration of the services. With O(wait), all services of this configuration are awaited, too.
     type: str
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   certificate:
     description: The services' certificate, whose end is read. If empty, none is read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   repository:
     description: Repository of git whose checked out revision is returned. If empty, none is read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   executable:
     description: Docker's command line client.
     type: path
@@ -186,7 +186,7 @@ container:
         - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers differ from the host's. Docker copies the host's file
           when the container starts. Empty if they are the same, or if the name servers are set in Docker.
       type: str
-      version_added: "0.3.0"
+      version_added: "0.4.0"
 unit:
   description: The systemd unit.
   returned: always
@@ -228,7 +228,7 @@ services:
   description: Services of the container.
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     files:
       description: Paths of all files in O(services_folder), sorted.
@@ -249,7 +249,7 @@ notebooks:
   description: The checkout of O(repository).
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     revision:
       description: Its revision. Empty if there is none.
@@ -258,7 +258,7 @@ npus:
   description: Ascend NPUs of the host.
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     devices:
       description: Their device files and those that every program for NPUs opens. Empty on a host without NPUs.

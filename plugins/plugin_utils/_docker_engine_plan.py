@@ -287,7 +287,7 @@ def former_state(found: dict[str, Any]) -> dict[str, Any]:
     """The host before the first run, to record: C(group), whether it had the engine's group, and
     C(forwarding).
     """
-    # Records of releases before 0.3.0 have no notes, but the values beside the packages.
+    # Records of releases before 0.4.0 have no notes, but the values beside the packages.
     noted = found["record"].get("notes", found["record"])
     return {name: noted.get(name, found[name]) for name in ("group", "forwarding")}
 
