@@ -13,9 +13,11 @@ class ModuleDocFragment:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
   platform:
     description: Target operating systems and families.
     support: full
@@ -27,12 +29,14 @@ attributes:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
     support: full
     details:
       - This module does not change anything, so its result is the same in check mode.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
     support: N/A
     details:
       - This module does not change anything.
@@ -44,12 +48,14 @@ attributes:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
     support: full
     details:
       - This module does not change anything, so its result is the same in check mode.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
     support: N/A
     details:
       - This module does not change anything.

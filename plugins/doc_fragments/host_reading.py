@@ -12,7 +12,8 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   packages:
-    description: Names of packages whose versions are returned. A module may return others in addition.
+    description: Names of packages whose versions are returned. A module may return others in
+      addition.
     type: list
     elements: str
     default: []

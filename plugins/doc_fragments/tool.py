@@ -18,7 +18,8 @@ options:
     type: int
 attributes:
   action_group:
-    description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this module.
+    description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this
+      module.
     support: full
     membership: [trainyard.gpu.tools]
 requirements:

@@ -10,8 +10,10 @@ module: cuda_link
 short_description: Select the CUDA toolkit behind /usr/local/cuda
 version_added: "0.2.0"
 description:
-  - Sets the alternative that NVIDIA's packages use for C(/usr/local/cuda). A toolkit that is installed later then does not change the link.
-  - A toolkit installed from a self-extracting file creates only a link. It is registered as an alternative.
+  - Sets the alternative that NVIDIA's packages use for C(/usr/local/cuda). A toolkit that is
+    installed later then does not change the link.
+  - A toolkit installed from a self-extracting file creates only a link. It is registered as an
+    alternative.
   - Records the former state. O(state=absent) restores it.
 author:
   - trainyard maintainers (@trainyard)
@@ -19,7 +21,8 @@ options:
   state:
     description:
       - V(present) selects O(folder). V(absent) restores the former state.
-      - V(noted) only records the current state, unless it is already recorded. Use it before installing packages, because they create the link themselves.
+      - V(noted) only records the current state, unless it is already recorded. Use it before
+        installing packages, because they create the link themselves.
     type: str
     choices: [present, absent, noted]
     default: present
@@ -62,7 +65,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 former:
-  description: State before the first run - link (its target), status (C(auto), C(manual), empty if there were no alternatives) and value.
+  description: State before the first run - link (its target), status (C(auto), C(manual), empty if
+    there were no alternatives) and value.
   returned: success
   type: dict
 """

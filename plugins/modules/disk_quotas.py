@@ -10,10 +10,11 @@ module: disk_quotas
 short_description: Set disk quotas of users and groups
 version_added: "0.2.0"
 description:
-  - Sets hard limits of space with C(setquota) if quotas are on for the file system. Soft limits, inode limits and grace times stay unchanged.
+  - Sets hard limits of space with C(setquota) if quotas are on for the file system. Soft limits,
+    inode limits and grace times stay unchanged.
   - A file system without quotas is returned in RV(unsupported) and is not a failure.
-  - The former limits are written to O(record). A limit that is no longer requested is restored, and V(former) restores all of them. A limit that was changed by
-    others since then stays.
+  - The former limits are written to O(record). A limit that is no longer requested is restored, and
+    V(former) restores all of them. A limit that was changed by others since then stays.
 options:
   quotas:
     description: One limit per user or group of a file system. Not used with O(state=former).
@@ -44,7 +45,8 @@ options:
     type: path
     required: true
   state:
-    description: V(present) sets the limits. V(former) restores those in O(record), unless they were changed since.
+    description: V(present) sets the limits. V(former) restores those in O(record), unless they were
+      changed since.
     type: str
     choices: [present, former]
     default: present
@@ -76,7 +78,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limited:
-  description: Limits that were set, or would be in check mode, as V(path), V(kind), V(id) and V(limit_mib).
+  description: Limits that were set, or would be in check mode, as V(path), V(kind), V(id) and
+    V(limit_mib).
   returned: success
   type: list
   elements: dict

@@ -11,22 +11,26 @@ short_description: Merge options into Docker's daemon.json and apply them
 version_added: "0.1.0"
 description:
   - Parses the file, merges O(options) into it, and keeps every other option.
-  - Restarts the engine only if something differs. If all differences can be reloaded, it only reloads the engine.
-  - If the engine does not start, the module restores the former file, starts the engine again, and fails with the reason from the journal.
+  - Restarts the engine only if something differs. If all differences can be reloaded, it only
+    reloads the engine.
+  - If the engine does not start, the module restores the former file, starts the engine again, and
+    fails with the reason from the journal.
   - A file that cannot be parsed is left unchanged, and the module fails.
 author:
   - trainyard maintainers (@trainyard)
 options:
   options:
     description:
-      - Options in the form of O(path). Objects are merged key by key at any depth. Lists are replaced as a whole.
+      - Options in the form of O(path). Objects are merged key by key at any depth. Lists are
+        replaced as a whole.
       - Options that an earlier run set and that are no longer requested are removed.
     type: dict
     default: {}
   override:
     description:
-      - Options for which O(options) replaces a value that was set by others. Write them as a path with dots, for example V(log-driver) or V(log-opts.max-size).
-        An object stands for all of its keys.
+      - Options for which O(options) replaces a value that was set by others. Write them as a path
+        with dots, for example V(log-driver) or V(log-opts.max-size). An object stands for all of
+        its keys.
       - Any other value set by others stays. It is listed in RV(kept) and in a warning.
     type: list
     elements: str
@@ -37,23 +41,28 @@ options:
     default: /etc/docker/daemon.json
   record:
     description:
-      - File in which the module records, under C(daemon_config), its own options and the former file. Other keys are left alone.
+      - File in which the module records, under C(daemon_config), its own options and the former
+        file. Other keys are left alone.
       - Its folder must exist.
     type: path
     default: /var/lib/trainyard/placed.d/docker_engine.json
   interrupt_containers:
-    description: Whether a restart may stop running containers. If not, the module fails before it changes anything.
+    description: Whether a restart may stop running containers. If not, the module fails before it
+      changes anything.
     type: bool
     default: false
   restart:
     description:
-      - Whether to restart the engine even if a reload would be enough, or if the file already has all of O(options).
-      - Needed for everything that the engine looks up only at start, such as the hook for C(--gpus).
+      - Whether to restart the engine even if a reload would be enough, or if the file already has
+        all of O(options).
+      - Needed for everything that the engine looks up only at start, such as the hook for
+        C(--gpus).
     type: bool
     default: false
     version_added: "0.2.0"
   service:
-    description: The systemd unit that runs the engine. If it is empty or the host has no such unit, only the file is written.
+    description: The systemd unit that runs the engine. If it is empty or the host has no such unit,
+      only the file is written.
     type: str
     default: docker.service
   executable:
@@ -61,7 +70,8 @@ options:
     type: path
     default: docker
   daemon:
-    description: The engine itself, as a name or a path. From 23.0 on it validates the new file before the file is used.
+    description: The engine itself, as a name or a path. From 23.0 on it validates the new file
+      before the file is used.
     type: path
     default: dockerd
   timeout:
@@ -94,12 +104,14 @@ EXAMPLES = r"""
 
 RETURN = r"""
 action:
-  description: What was done to the engine, or would be in check mode. V(none), V(reload) or V(restart).
+  description: What was done to the engine, or would be in check mode. V(none), V(reload) or
+    V(restart).
   returned: success
   type: str
   sample: reload
 kept:
-  description: Options set by others that were kept although another value is requested. C(option), C(value) and C(asked).
+  description: Options set by others that were kept although another value is requested. C(option),
+    C(value) and C(asked).
   returned: success
   type: list
   elements: dict

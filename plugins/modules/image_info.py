@@ -11,10 +11,12 @@ short_description: Gather Docker images and check that they are unmodified
 version_added: "0.1.0"
 description:
   - Returns for each image whether the engine has it, its id, labels, layers and environment.
-  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in label C(trainyard.layers). A label adds no layer, and every
-    change of an image under the same name (C(docker commit), another build) changes its layers. RV(images[].intact) therefore shows whether the image is the
-    one that was built.
-  - A missing engine or image is a result and not a failure. Only Docker's command line client is needed.
+  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in
+    label C(trainyard.layers). A label adds no layer, and every change of an image under the same
+    name (C(docker commit), another build) changes its layers. RV(images[].intact) therefore shows
+    whether the image is the one that was built.
+  - A missing engine or image is a result and not a failure. Only Docker's command line client is
+    needed.
 options:
   names:
     description: Names of images, each with its tag.
@@ -22,11 +24,13 @@ options:
     elements: str
     default: []
   label:
-    description: Name of a label. RV(labelled) lists the images with this label. If empty, none are listed.
+    description: Name of a label. RV(labelled) lists the images with this label. If empty, none are
+      listed.
     type: str
     default: ''
   records:
-    description: Absolute paths of JSON files in which a role records what it changed, by a name of your own. RV(records) has their content.
+    description: Absolute paths of JSON files in which a role records what it changed, by a name of
+      your own. RV(records) has their content.
     type: dict
     default: {}
     version_added: "0.4.0"
@@ -59,7 +63,8 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it answers.
+  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it
+    answers.
   returned: always
   type: str
 fix:
@@ -79,13 +84,15 @@ images:
       description: Whether the engine has it.
       type: bool
     id:
-      description: Its id in this engine. Ids differ between engines, so compare RV(images[].layers).
+      description: Its id in this engine. Ids differ between engines, so compare
+        RV(images[].layers).
       type: str
     recipe:
       description: Its label C(trainyard.recipe); empty if it has none.
       type: str
     intact:
-      description: Whether its layers match its label C(trainyard.layers). V(false) without that label.
+      description: Whether its layers match its label C(trainyard.layers). V(false) without that
+        label.
       type: bool
     labels:
       description: Its labels.
@@ -107,7 +114,8 @@ labelled:
   type: list
   elements: str
 records:
-  description: Content of each of O(records), by its name; empty if there is none. A damaged one fails the module.
+  description: Content of each of O(records), by its name; empty if there is none. A damaged one
+    fails the module.
   returned: always
   type: dict
 """

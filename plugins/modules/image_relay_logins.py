@@ -10,7 +10,8 @@ module: image_relay_logins
 short_description: Manage the logins of the site's registry
 version_added: "0.4.0"
 description:
-  - Creates a random password for each account, and removes those of former accounts. A password stays until its account is removed.
+  - Creates a random password for each account, and removes those of former accounts. A password
+    stays until its account is removed.
 author:
   - trainyard maintainers (@trainyard)
 options:

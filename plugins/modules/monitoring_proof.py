@@ -10,12 +10,15 @@ module: monitoring_proof
 short_description: Check that Prometheus reads all hosts, and nobody else
 version_added: "0.4.0"
 description:
-  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old their metrics are, and Alertmanager whether it answers.
-  - Connects to each daemon without a certificate, and with the certificate of a host, and tells which of them answer. None should.
+  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old
+    their metrics are, and Alertmanager whether it answers.
+  - Connects to each daemon without a certificate, and with the certificate of a host, and tells
+    which of them answer. None should.
   - What does not answer is a result, not a failure.
 options:
   folder:
-    description: Absolute path of the folder with C(ca.pem), C(client.pem), C(client.key), C(host.pem) and C(host.key).
+    description: Absolute path of the folder with C(ca.pem), C(client.pem), C(client.key),
+      C(host.pem) and C(host.key).
     type: path
     required: true
   hosts:
@@ -33,7 +36,8 @@ options:
         type: str
         required: true
   address:
-    description: Address of this host in the cluster network, on which neither Prometheus nor Alertmanager listens.
+    description: Address of this host in the cluster network, on which neither Prometheus nor
+      Alertmanager listens.
     type: str
     required: true
   port:
@@ -45,13 +49,14 @@ options:
     type: bool
     default: true
   has_scheduler:
-    description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of jobs.
+    description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of
+      jobs.
     type: bool
     default: false
   positions:
     description:
-      - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts them. Of jobs on other hosts only the number of GPUs is
-        compared.
+      - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts
+        them. Of jobs on other hosts only the number of GPUs is compared.
     type: dict
     default: {}
   timeout:
@@ -99,12 +104,14 @@ stale:
   type: list
   elements: str
 open:
-  description: Daemons that answer without a certificate of a client, and ports that should be closed.
+  description: Daemons that answer without a certificate of a client, and ports that should be
+    closed.
   returned: success
   type: list
   elements: str
 jobs:
-  description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without O(has_scheduler).
+  description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without
+    O(has_scheduler).
   returned: success
   type: list
   elements: str

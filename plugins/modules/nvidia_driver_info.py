@@ -10,25 +10,30 @@ module: nvidia_driver_info
 short_description: Find the packages of an NVIDIA driver in apt
 version_added: "0.2.0"
 description:
-  - Finds the requested driver version, exactly, by its branch, or as the distribution's tool recommends it, and every package that must have that version.
-  - A driver consists of about twenty packages that must have the same version. Apt installs the newest version of packages without an explicit one, so this
-    module returns all of them.
-  - If it finds none, RV(problem) has the reason with the available versions. That is not a failure. The module changes nothing and does not update apt's lists.
+  - Finds the requested driver version, exactly, by its branch, or as the distribution's tool
+    recommends it, and every package that must have that version.
+  - A driver consists of about twenty packages that must have the same version. Apt installs the
+    newest version of packages without an explicit one, so this module returns all of them.
+  - If it finds none, RV(problem) has the reason with the available versions. That is not a failure.
+    The module changes nothing and does not update apt's lists.
 options:
   asked:
     description:
-      - Package version, NVIDIA's version, or branch; several in order of preference. Empty means the newest.
+      - Package version, NVIDIA's version, or branch; several in order of preference. Empty means
+        the newest.
     type: list
     elements: str
     default: ['']
   families:
     description:
-      - Lists of packages that make up a driver. The first list whose first package is available as requested is used. V(<BR>) in names stands for the branch.
+      - Lists of packages that make up a driver. The first list whose first package is available as
+        requested is used. V(<BR>) in names stands for the branch.
     type: list
     elements: list
     default: []
   repository:
-    description: URL of a repository. Only its versions are used, or with O(elsewhere) only those of others. Empty means all.
+    description: URL of a repository. Only its versions are used, or with O(elsewhere) only those of
+      others. Empty means all.
     type: str
     default: ''
   elsewhere:
@@ -37,8 +42,8 @@ options:
     default: false
   without:
     description:
-      - Other repositories whose packages are never used, such as PPAs, as URL and suite separated by a space.
-        RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
+      - Other repositories whose packages are never used, such as PPAs, as URL and suite separated
+        by a space. RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
     type: list
     elements: str
     default: []
@@ -49,8 +54,8 @@ options:
     default: ''
   follow:
     description:
-      - Whether transitional packages, which contain nothing, are followed to the branch that they depend on. Otherwise they are a RV(problem) that names
-        that branch.
+      - Whether transitional packages, which contain nothing, are followed to the branch that they
+        depend on. Otherwise they are a RV(problem) that names that branch.
     type: bool
     default: false
     version_added: "0.4.0"
@@ -64,7 +69,8 @@ options:
     elements: str
     default: []
   components:
-    description: Required components of the distribution. RV(sources) has those that apt's sources lack.
+    description: Required components of the distribution. RV(sources) has those that apt's sources
+      lack.
     type: list
     elements: str
     default: []
@@ -112,7 +118,8 @@ packages:
   returned: success
   type: dict
 recommended:
-  description: The package that O(recommended_by) recommends; empty if the tool was not run, or recommends no single package for all GPUs.
+  description: The package that O(recommended_by) recommends; empty if the tool was not run, or
+    recommends no single package for all GPUs.
   returned: success
   type: str
   sample: nvidia-driver-535-server
@@ -125,7 +132,8 @@ problem:
   returned: success
   type: str
 sources:
-  description: Deb822 paragraphs for apt that add the missing O(components) of the repositories that this host uses.
+  description: Deb822 paragraphs for apt that add the missing O(components) of the repositories that
+    this host uses.
   returned: success
   type: str
 """

@@ -10,9 +10,12 @@ module: package_way_back
 short_description: Restore packages to their state before a change
 version_added: "0.2.0"
 description:
-  - Restores, in one transaction, the packages that differ between O(before) and O(after) - versions, holds and marks. New packages are removed.
-  - Packages that were changed after O(after) stay, and so do all packages that the change did not modify.
-  - If apt would change other packages as well, or no longer has a former version, nothing is changed.
+  - Restores, in one transaction, the packages that differ between O(before) and O(after) -
+    versions, holds and marks. New packages are removed.
+  - Packages that were changed after O(after) stay, and so do all packages that the change did not
+    modify.
+  - If apt would change other packages as well, or no longer has a former version, nothing is
+    changed.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -21,7 +24,8 @@ options:
     type: dict
     required: true
   after:
-    description: Its result after the change. If empty, the current state counts as the result of the change.
+    description: Its result after the change. If empty, the current state counts as the result of
+      the change.
     type: dict
     default: {}
   lock_timeout:
@@ -63,7 +67,8 @@ removed:
   type: list
   elements: str
 kept:
-  description: Packages that the change had modified and that were changed again since then. They stay unchanged.
+  description: Packages that the change had modified and that were changed again since then. They
+    stay unchanged.
   returned: success
   type: list
   elements: str

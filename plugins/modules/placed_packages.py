@@ -10,16 +10,19 @@ module: placed_packages
 short_description: Install packages in one transaction and record them
 version_added: "0.2.0"
 description:
-  - Installs the missing packages of O(packages) in one apt transaction. Either all get the requested versions, or nothing changes.
-  - Records in O(record) which packages the host did not have, which it had at other versions, and which of O(traces) existed before. O(state=absent) purges the
-    new packages and removes their traces.
+  - Installs the missing packages of O(packages) in one apt transaction. Either all get the
+    requested versions, or nothing changes.
+  - Records in O(record) which packages the host did not have, which it had at other versions, and
+    which of O(traces) existed before. O(state=absent) purges the new packages and removes their
+    traces.
   - If the host already has everything as requested, apt is not run.
 author:
   - trainyard maintainers (@trainyard)
 options:
   packages:
     description:
-      - Names, or V(name=version) with the exact version. Without a version, a name that an installed package provides is installed.
+      - Names, or V(name=version) with the exact version. Without a version, a name that an
+        installed package provides is installed.
       - Required for O(state=present).
     type: list
     elements: str
@@ -27,68 +30,77 @@ options:
   state:
     description:
       - V(present) installs missing packages.
-      - V(absent) removes the recorded packages, unless packages installed later need them. It needs no O(packages).
+      - V(absent) removes the recorded packages, unless packages installed later need them. It needs
+        no O(packages).
     type: str
     choices: [present, absent]
     default: present
   former_packages:
     description:
-      - With O(state=absent), names of packages to remove besides those in O(record), such as those that an earlier release of the caller recorded elsewhere.
-        O(traces) are theirs.
+      - With O(state=absent), names of packages to remove besides those in O(record), such as those
+        that an earlier release of the caller recorded elsewhere. O(traces) are theirs.
     type: list
     elements: str
     default: []
     version_added: "0.4.0"
   record:
     description:
-      - Absolute path of the record. It is created with its parent folders before anything is installed.
+      - Absolute path of the record. It is created with its parent folders before anything is
+        installed.
       - Other modules may have keys of their own in the same file. They are left alone.
     type: path
     required: true
   notes:
     description:
-      - Values to record as C(notes) before anything is installed, such as settings of the host that the packages change. The task file that removes the
-        packages reads them from the record.
-      - A value that an earlier run has recorded stays, because it is the state before the first run.
+      - Values to record as C(notes) before anything is installed, such as settings of the host that
+        the packages change. The task file that removes the packages reads them from the record.
+      - A value that an earlier run has recorded stays, because it is the state before the first
+        run.
     type: dict
     default: {}
     version_added: "0.4.0"
   traces:
     description:
-      - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
-        V(group:NAME).
-      - Below C(/etc), files that were changed or added by the site stay. Of a folder that existed there before, what it held then comes back. Of other
-        paths that existed before all comes back.
+      - Absolute paths that the packages leave behind when they are purged, or remove although the
+        host had them before; accounts as V(user:NAME) and V(group:NAME).
+      - Below C(/etc), files that were changed or added by the site stay. Of a folder that existed
+        there before, what it held then comes back. Of other paths that existed before all comes
+        back.
     type: list
     elements: str
     default: []
   hold:
-    description: Whether to hold the packages at their versions. A change of versions lifts the hold and sets it again in the same run.
+    description: Whether to hold the packages at their versions. A change of versions lifts the hold
+      and sets it again in the same run.
     type: bool
     default: false
   hold_too:
-    description: With O(hold), shell patterns of names of other installed packages to hold, such as dependencies.
+    description: With O(hold), shell patterns of names of other installed packages to hold, such as
+      dependencies.
     type: list
     elements: str
     default: []
   may_replace:
     description:
-      - Shell patterns of names of packages that may be removed because of conflicts with O(packages), or changed to another version, even if they are held.
+      - Shell patterns of names of packages that may be removed because of conflicts with
+        O(packages), or changed to another version, even if they are held.
       - If other packages would have to change, the module fails before it changes anything.
     type: list
     elements: str
     default: []
   simulate:
     description:
-      - Whether to change nothing and only return what apt would do, in RV(installed), RV(removed), RV(replaced) and RV(held), or with O(state=absent) in
-        RV(removed), RV(kept) and RV(needed_by). The result is never C(changed).
+      - Whether to change nothing and only return what apt would do, in RV(installed), RV(removed),
+        RV(replaced) and RV(held), or with O(state=absent) in RV(removed), RV(kept) and
+        RV(needed_by). The result is never C(changed).
       - Removals and holds are returned and not refused, whatever O(may_replace) is.
       - In check mode O(state=present) does not run apt and returns only the missing packages.
     type: bool
     default: false
     version_added: "0.4.0"
   update_cache:
-    description: Whether to update apt's lists before an installation, also with O(simulate). Set it to false if a task shortly before has updated them.
+    description: Whether to update apt's lists before an installation, also with O(simulate). Set it
+      to false if a task shortly before has updated them.
     type: bool
     default: true
     version_added: "0.4.0"
@@ -139,7 +151,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Packages that apt installed or changed to another version, including dependencies. In check mode the missing packages of O(packages).
+  description: Packages that apt installed or changed to another version, including dependencies. In
+    check mode the missing packages of O(packages).
   returned: success
   type: list
   elements: str
@@ -171,7 +184,8 @@ needed_by:
   type: list
   elements: str
 kept_files:
-  description: With O(state=absent), files below C(/etc) that stay because they were changed or added after the installation.
+  description: With O(state=absent), files below C(/etc) that stay because they were changed or
+    added after the installation.
   returned: success
   type: list
   elements: str

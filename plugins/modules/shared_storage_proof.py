@@ -10,8 +10,8 @@ module: shared_storage_proof
 short_description: Verify that hosts see each other's files in a shared folder
 version_added: "0.1.0"
 description:
-  - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of them.
-    In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
+  - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of
+    them. In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
   - Between two hosts O(take) makes V(remove) unnecessary, because each file has one reader.
   - A file that is not visible is a result and not a failure.
   - The folder has no changes afterwards, so the module never reports a change.
@@ -22,7 +22,8 @@ options:
     required: true
   step:
     description:
-      - V(write) returns what is mounted at O(path), writes this host's file and syncs it to the storage.
+      - V(write) returns what is mounted at O(path), writes this host's file and syncs it to the
+        storage.
       - V(read) reads the files of the other hosts.
       - V(remove) deletes the files of all hosts.
     type: str
@@ -62,14 +63,17 @@ options:
         type: str
         required: true
   take:
-    description: Whether V(read) deletes files that it has read correctly. Use it for files without other readers. Ignored in check mode.
+    description: Whether V(read) deletes files that it has read correctly. Use it for files without
+      other readers. Ignored in check mode.
     type: bool
     default: false
   speed_record:
-    description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement in it.
+    description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement
+      in it.
     type: path
   timeout:
-    description: Maximum time in seconds to wait for files that appear late, or for a storage that does not answer.
+    description: Maximum time in seconds to wait for files that appear late, or for a storage that
+      does not answer.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -98,7 +102,8 @@ EXAMPLES = r"""
   trainyard.gpu.shared_storage_proof:
     path: /data1/share
     step: read
-    files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars, ['written', 'proof']) }}"
+    files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars,
+      ['written', 'proof']) }}"
   register: seen
 
 - name: Remove the files
@@ -111,7 +116,8 @@ EXAMPLES = r"""
 RETURN = r"""
 cause:
   description:
-    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or V(no_answer); empty if nothing is wrong.
+    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or
+      V(no_answer); empty if nothing is wrong.
   returned: when O(step=write)
   type: str
 error:
@@ -138,7 +144,8 @@ real_path:
   type: str
   sample: /data1/share
 proof:
-  description: The written file, for O(files) on the other hosts; empty in check mode or if nothing could be written.
+  description: The written file, for O(files) on the other hosts; empty in check mode or if nothing
+    could be written.
   returned: when O(step=write)
   type: dict
   contains:
@@ -178,7 +185,8 @@ space:
       description: Number of files that can still be created.
       type: int
 speed:
-  description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if there is none.
+  description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if
+    there is none.
   returned: when O(step=write)
   type: dict
 seen:
@@ -192,7 +200,8 @@ seen:
       type: str
     cause:
       description:
-        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed) if its temporary name exists too, V(unreadable).
+        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed)
+          if its temporary name exists too, V(unreadable).
         - Empty if the file is as it was written.
       type: str
     seconds:

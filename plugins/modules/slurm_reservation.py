@@ -10,10 +10,14 @@ module: slurm_reservation
 short_description: Keep jobs of Slurm off nodes during maintenance
 version_added: "0.4.0"
 description:
-  - Reserves nodes for C(root), so that no waiting job starts there, and waits until the jobs that already run there have ended.
-  - If jobs still run after O(wait), the task fails and names them. A reservation that this task made is deleted then.
-  - The reservation ends by itself after O(minutes), so that a run that was killed does not block the nodes for ever.
-  - Run it once, on a host that has Slurm's commands, for all nodes. Run it with O(state=absent) in C(always) of a block.
+  - Reserves nodes for C(root), so that no waiting job starts there, and waits until the jobs that
+    already run there have ended.
+  - If jobs still run after O(wait), the task fails and names them. A reservation that this task
+    made is deleted then.
+  - The reservation ends by itself after O(minutes), so that a run that was killed does not block
+    the nodes for ever.
+  - Run it once, on a host that has Slurm's commands, for all nodes. Run it with O(state=absent) in
+    C(always) of a block.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -30,18 +34,21 @@ options:
     type: int
     default: 60
   wait:
-    description: Seconds to wait for the jobs on the nodes, 0 or more. With V(0) the task fails at once if there are any.
+    description: Seconds to wait for the jobs on the nodes, 0 or more. With V(0) the task fails at
+      once if there are any.
     type: int
     default: 0
   state:
     description:
-      - V(present) makes the reservation and waits for the jobs. A reservation of this name for the same nodes is extended to O(minutes) from now.
+      - V(present) makes the reservation and waits for the jobs. A reservation of this name for the
+        same nodes is extended to O(minutes) from now.
       - V(absent) deletes it.
     type: str
     choices: [present, absent]
     default: present
   timeout:
-    description: Seconds after which Slurm's commands together are ended, 1 or more. O(wait) is added.
+    description: Seconds after which Slurm's commands together are ended, 1 or more. O(wait) is
+      added.
     type: int
     default: 30
 extends_documentation_fragment:

@@ -10,11 +10,13 @@ module: synced_folder
 short_description: Synchronize a folder from the controller to a host
 version_added: "0.1.0"
 description:
-  - Compares the files of a folder by size and modification time, as rsync does, in one module run, then transfers only those that differ. If nothing differs,
-    no file is read or transferred.
-  - Transferred files are verified by their SHA-256 checksum and get the modification time of the controller's file.
+  - Compares the files of a folder by size and modification time, as rsync does, in one module run,
+    then transfers only those that differ. If nothing differs, no file is read or transferred.
+  - Transferred files are verified by their SHA-256 checksum and get the modification time of the
+    controller's file.
   - Only files directly in the folder are included, and no subfolders.
-  - Files on the host that the controller's folder does not have are removed, so use the folder only for this purpose.
+  - Files on the host that the controller's folder does not have are removed, so use the folder only
+    for this purpose.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -39,14 +41,16 @@ options:
     default: present
   known:
     description:
-      - Content of the folder on the host from earlier in this run, as in RV(trainyard.gpu.host_info#module:folders). If it matches, the host is not contacted
-        again.
+      - Content of the folder on the host from earlier in this run, as in
+        RV(trainyard.gpu.host_info#module:folders). If it matches, the host is not contacted again.
     type: dict
   files:
-    description: Filled by the action plugin. Size in bytes and modification time in seconds since 1970 of every file of the controller's folder, by name.
+    description: Filled by the action plugin. Size in bytes and modification time in seconds since
+      1970 of every file of the controller's folder, by name.
     type: dict
   uploads:
-    description: Filled by the action plugin. Temporary path on the host and SHA-256 checksum of transferred files, by name.
+    description: Filled by the action plugin. Temporary path on the host and SHA-256 checksum of
+      transferred files, by name.
     type: dict
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -77,7 +81,8 @@ copied:
   elements: str
   sample: [torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl]
 sent:
-  description: V(false) if O(known) shows that nothing differs, so that no module was sent to the host.
+  description: V(false) if O(known) shows that nothing differs, so that no module was sent to the
+    host.
   returned: if it is V(false)
   type: bool
 removed:
@@ -87,7 +92,8 @@ removed:
   elements: str
   sample: []
 wanted:
-  description: Names of the files that the action plugin must transfer before anything is changed. Empty in the final result.
+  description: Names of the files that the action plugin must transfer before anything is changed.
+    Empty in the final result.
   returned: success
   type: list
   elements: str
