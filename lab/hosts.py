@@ -1,4 +1,6 @@
-"""The lab's hosts: systemd containers with addresses and names on a private bridge, a shared volume, and ssh with keys."""
+"""The lab's hosts: systemd containers with addresses and names on a private bridge, a shared
+volume, and ssh with keys.
+"""
 
 import hashlib
 import ipaddress
@@ -14,25 +16,30 @@ from process import LabError, run, say
 
 LABEL = "trainyard.lab"
 SHARE = "/data1/share"
-# A Docker engine inside a host needs a real file system for its layers (overlay does not work on overlay).
+# A Docker engine inside a host needs a real file system for its layers (overlay does not work on
+# overlay).
 VOLUMES = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd"}
-# So do jobs in rootless containers, which also need FUSE, and a /proc that the container of their host does not mask.
+# So do jobs in rootless containers, which also need FUSE, and a /proc that the container of their
+# host does not mask.
 JOB_VOLUMES = {"jobs": "/var/lib/trainyard/containers"}
 JOB_OPTIONS = ("--device", "/dev/fuse", "--security-opt", "systempaths=unconfined")
-# In each host, after its start: GPUs without hardware, so that quotas have something to count, and mounts that reach the containers of jobs.
+# In each host, after its start: GPUs without hardware, so that quotas have something to count, and
+# mounts that reach the containers of jobs.
 JOB_HOST = """
 mount --make-rshared /
 for number in {gpus}; do [ -e /dev/nvidia$number ] || mknod -m 0666 /dev/nvidia$number c 195 $number; done
 """
 
-# Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is read-only until it is remounted.
+# Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is
+# read-only until it is remounted.
 START = """
 if command -v ssh-keygen > /dev/null; then ssh-keygen -A > /dev/null; fi
 {remount}
 exec /sbin/init
 """
 
-# The user is not root, so that a missing `become` is noticed. Existing files are not written again, so a second run changes nothing.
+# The user is not root, so that a missing `become` is noticed. Existing files are not written again,
+# so a second run changes nothing.
 PROVISION = """
 missing=""
 command -v python3 > /dev/null || missing="$missing python3"
@@ -63,8 +70,10 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs. With `job_gpus`, each host has as many device nodes of
-    GPUs, and what jobs in containers need."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and
+    logs. With `job_gpus`, each host has as many device nodes of GPUs, and what jobs in containers
+    need.
+    """
 
     def __init__(self, engine, name, subnet, state, count=2, job_gpus=0):
         self.engine = engine
@@ -270,7 +279,8 @@ class Lab:
         )
 
     def _wait_for(self, host):
-        # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may empty /tmp while a module runs.
+        # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may
+        # empty /tmp while a module runs.
         deadline = time.monotonic() + 180
         state = ""
         while time.monotonic() < deadline:
@@ -350,7 +360,10 @@ class Lab:
 
 
 def other_labs(engine, name):
-    """Return the names of other running labs. Labs of virtual hosts have a network on this engine, but no container."""
+    """Return the names of other running labs.
+
+    Labs of virtual hosts have a network on this engine, but no container.
+    """
     arguments = [
         "network",
         "ls",

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Creates and removes the lab's hosts on this machine, and runs the playbooks on them: see lab/README.md."""
+"""Creates and removes the lab's hosts on this machine, and runs the playbooks on them: see
+lab/README.md.
+"""
 
 import argparse
 import contextlib
@@ -33,7 +35,10 @@ BUILDER_SUBNET = "172.30.75.0/24"
 
 @contextlib.contextmanager
 def only_one(state, wait=False):
-    """Hold the lock of a folder. Stops a leftover run whose make was killed. Waits for another running one, or fails."""
+    """Hold the lock of a folder.
+
+    Stops a leftover run whose make was killed. Waits for another running one, or fails.
+    """
     state.mkdir(parents=True, exist_ok=True)
     with open(state / "lock", "a+") as lock:
         while True:
@@ -73,15 +78,19 @@ def log_file(state, stage):
 
 
 def tools_and_wheels(options: argparse.Namespace, log: pathlib.Path) -> pathlib.Path:
-    """Install the Python tools if make asks for it, and download the wheels of the training image with them. Returns the folder of wheels."""
+    """Install the Python tools if make asks for it, and download the wheels of the training image
+    with them. Returns the folder of wheels.
+    """
     if options.setup and stream(["make", "--silent", ".venv/complete"], log) != 0:
         raise LabError(f"step: lab/setup failed\nlog: {log}")
     return images.with_horovod(images.wheels(ROOT, CACHE, log), CACHE)
 
 
 def prepare(options):
-    """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file about this machine. Returns the engine and the base of the
-    hosts: an image name, or the system of the virtual machines."""
+    """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file
+    about this machine. Returns the engine and the base of the hosts: an image name, or the system
+    of the virtual machines.
+    """
     if options.virtual and not machine.is_root():
         raise LabError(
             "virtual hosts need root on this machine, for their network and disks: run make lab-vm as root"
@@ -149,7 +158,9 @@ def inventory_of(options, lab, committed):
 
 
 def training_storage(engine, options):
-    """Build a disk with the training image, on a temporary container host, where compilers are fast."""
+    """Build a disk with the training image, on a temporary container host, where compilers are
+    fast.
+    """
     target = CACHE / f"docker-{images.recipe_digest(ROOT)}.ext4"
     if target.exists():
         return target
@@ -223,7 +234,9 @@ def timer(seconds):
 
 
 def share(options):
-    """Bring up a cluster that groups share, with metrics and the command trainyard, and run a job of each person."""
+    """Bring up a cluster that groups share, with metrics and the command trainyard, and run a job
+    of each person.
+    """
     seconds = {}
     timed = timer(seconds)
     with only_one(options.state):
@@ -290,7 +303,8 @@ def down(options):
             )
             lab.check_owner()
             lab.down()
-            # The builder of a run that was killed while it built the training image for virtual hosts.
+            # The builder of a run that was killed while it built the training image for virtual
+            # hosts.
             Lab(
                 engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1
             ).down()
@@ -329,7 +343,9 @@ def down(options):
 
 
 def down_all(options):
-    """Remove every lab of this checkout, including those of the tests, and then what they shared."""
+    """Remove every lab of this checkout, including those of the tests, and then what they
+    shared.
+    """
     engine = Engine(CACHE)
     if engine.reachable():
         for name, state in labs_of(engine, ROOT):

@@ -1,4 +1,7 @@
-"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group. Then one of them trains on all hosts, in containers."""
+"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group.
+
+Then one of them trains on all hosts, in containers.
+"""
 
 import pathlib
 import re
@@ -22,7 +25,8 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/exam
 TRAINS = "carla"
 TRAINED = ("digits_torchrun.py", "example_tools.py")
 TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
-# A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a job waits for GPUs alone.
+# A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a
+# job waits for GPUs alone.
 CPUS_PER_GPU = 2
 #: Asks Prometheus as root, with the certificate of its client. The hosts have no curl.
 MEASURED = """
@@ -56,12 +60,17 @@ def ssh(lab, person, host=None):
 
 
 def parse_queue(text):
-    """Return the lines of squeue and sacct, whose fields are separated by bars, as lists of words."""
+    """Return the lines of squeue and sacct, whose fields are separated by bars, as lists of
+    words.
+    """
     return [line.split("|") for line in text.splitlines() if line.strip()]
 
 
 def run_jobs(lab, tell):
-    """Submit a job of each person, and wait until all have ended. Returns the queue while one job waits, and the jobs as they ended."""
+    """Submit a job of each person, and wait until all have ended.
+
+    Returns the queue while one job waits, and the jobs as they ended.
+    """
     head = next(iter(lab.hosts))
     numbers, queue = {}, []
     for person, gpus in JOBS:
@@ -134,7 +143,9 @@ def measured_hosts(lab):
 
 
 def train(lab, image, tell):
-    """Train an example on all hosts as a person would: copy the program to the share, and start it in containers. Returns the accuracy as text."""
+    """Train an example on all hosts as a person would: copy the program to the share, and start it
+    in containers. Returns the accuracy as text.
+    """
     head = next(iter(lab.hosts))
     folder = f"/data1/share/user/{TRAINS}"
     options = ssh(lab, TRAINS)[1:-1]

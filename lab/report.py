@@ -14,7 +14,9 @@ _FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNRE
 
 
 def failures(log):
-    """Return (host, step) of every failure in ansible-playbook's output that was not rescued later, each once and in order."""
+    """Return (host, step) of every failure in ansible-playbook's output that was not rescued later,
+    each once and in order.
+    """
     found, task, blamed = [], "start of the playbook", []
     for line in log.splitlines():
         begun = _TASK.match(line)
@@ -85,8 +87,11 @@ def summary(hosts, image, build_table, result, seconds):
 
 
 def queue_summary(hosts, waiting, ended, accuracy, logins, seconds):
-    """Return the summary of a lab with a queue. C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(accuracy)
-    what the training in containers printed, C(logins) the command by person."""
+    """Return the summary of a lab with a queue.
+
+    C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(accuracy) what the
+    training in containers printed, C(logins) the command by person.
+    """
     bad = [row for row in ended if row[3] != "COMPLETED"]
     if bad or len(ended) != len(waiting):
         found = "; ".join(" ".join(row) for row in ended) or "no job"

@@ -173,7 +173,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _let(expressions, name, inputs):
-        """The values of the expressions for a host, in their order. Each can use those before it."""
+        """The values of the expressions for a host, in their order. Each can use those
+        before it.
+        """
         values = {}
         for key, expression in expressions.items():
             try:
@@ -219,7 +221,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _lost(name, hostvars):
-        """A host that has failed a task. Its result may be registered, and then it has the cause."""
+        """A host that has failed a task. Its result may be registered, and then it has the
+        cause.
+        """
         told = hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
         causes = [
             " ".join(str(value.get("msg", "")).split())

@@ -33,7 +33,9 @@ TAIL_LINES = 15
 
 
 def _tell(play, line):
-    """Write a line to the terminal of the play. After Ctrl-C it takes no more lines from its tasks."""
+    """Write a line to the terminal of the play. After Ctrl-C it takes no more lines from
+    its tasks.
+    """
     try:
         with open("/proc/%d/fd/2" % play, "w", encoding="utf-8") as stream:
             stream.write(line + "\n")

@@ -2,13 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check mode, diff mode and platform of every module, in the wording of ansible-core's fragment of this name, and who a module is for."""
+"""Check mode, diff mode and platform of every module, in the wording of ansible-core's fragment of
+this name, and who a module is for.
+"""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # A module that uses it adds support and details. It also overrides the platform if it needs apt, or runs on the controller only.
+    # A module that uses it adds support and details. It also overrides the platform if it needs
+    # apt, or runs on the controller only.
     DOCUMENTATION = r"""
 options: {}
 attributes:

@@ -165,7 +165,9 @@ class _Measured(TypedDict):
 
 
 class Placement(_Measured, total=False):
-    """One half of a row. C(error) is the largest difference, which versions until NCCL 2.13 print."""
+    """One half of a row. C(error) is the largest difference, which versions until NCCL 2.13
+    print.
+    """
 
     error: float
 

@@ -497,7 +497,9 @@ def expected(
 
 
 def sizes(largest: int) -> List[int]:
-    """Five message sizes in bytes up to the largest: the beginning of a curve, and the judged part."""
+    """Five message sizes in bytes up to the largest: the beginning of a curve, and the
+    judged part.
+    """
     return [largest >> shift for shift in (8, 6, 4, 2, 0)]
 
 

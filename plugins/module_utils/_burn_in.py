@@ -101,7 +101,9 @@ class _OfHosts(_Card, total=False):
 
 
 class _Named(_OfHosts):
-    """C(wrong) are numbers of wrong values by test, C(grown) is what counters and logs have gained."""
+    """C(wrong) are numbers of wrong values by test, C(grown) is what counters and logs have
+    gained.
+    """
 
     kind: str
     serial: str
@@ -789,7 +791,9 @@ def _shown(device: Judged) -> Shown:
 
 
 def _slow_pairs(speeds: dict[Pair, float], allowed: float) -> dict[Pair, str]:
-    """Return the pairs that are slower than the others, in words. Of fewer than three nobody knows."""
+    """Return the pairs that are slower than the others, in words. Of fewer than three
+    nobody knows.
+    """
     good = [speed for speed in speeds.values() if speed > 0]
     if len(good) < 3:
         return {}

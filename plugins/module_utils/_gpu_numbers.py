@@ -59,7 +59,9 @@ Kinds = Dict[str, Any]
 
 
 class Card(TypedDict):
-    """What the driver says of a GPU: the number of its device node, and its PCI address as C(bus)."""
+    """What the driver says of a GPU: the number of its device node, and its PCI address as
+    C(bus).
+    """
 
     minor: int
     model: str
@@ -77,7 +79,9 @@ class Host(TypedDict):
 
 
 class DeviceError(ValueError):
-    """The devices of a job cannot be told. The message says why, and what the operator has to do."""
+    """The devices of a job cannot be told. The message says why, and what the operator has
+    to do.
+    """
 
 
 # --- pure functions ---

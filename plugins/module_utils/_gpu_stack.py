@@ -375,7 +375,9 @@ def holds_old_key(content: bytes) -> bool:
 
 
 def parse_policy(text: str) -> dict[str, Policy]:
-    """Parse `apt-cache policy`: installed and candidate version by package, empty if there is none."""
+    """Parse `apt-cache policy`: installed and candidate version by package, empty if there
+    is none.
+    """
     found: dict[str, Policy] = {}
     package: Policy | None = None
     for line in whole_lines(text, "apt-cache policy"):
@@ -428,7 +430,9 @@ def parse_library_path(text: str) -> str:
 
 
 def library_version(path: str) -> str:
-    """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it has none."""
+    """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it
+    has none.
+    """
     match = _LIBRARY.search(path)
     return match.group(1) if match else ""
 
@@ -546,7 +550,9 @@ def driver_sources(packages: Mapping[str, PlacedPackage], runfile: bool) -> list
 
 
 def is_of_driver(name: str) -> bool:
-    """Whether a package's origin is the driver's. Those of container tools and CUDA may be others."""
+    """Whether a package's origin is the driver's. Those of container tools and CUDA may be
+    others.
+    """
     return bool(_DRIVER.match(name))
 
 

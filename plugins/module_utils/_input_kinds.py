@@ -230,7 +230,9 @@ def describe(spec: Spec) -> str:
 
 
 def as_number(value: Any, kind: str = "int") -> float | None:
-    """Return a number, also one written as text; None for other values, including true and false."""
+    """Return a number, also one written as text; None for other values, including true and
+    false.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -869,7 +871,9 @@ def is_host(value: Any) -> bool:
 
 
 def is_client(value: Any) -> bool:
-    """A client of an export: a host, or a network without host bits that is not the whole internet."""
+    """A client of an export: a host, or a network without host bits that is not the whole
+    internet.
+    """
     if not isinstance(value, str):
         return False
     if "/" in value:

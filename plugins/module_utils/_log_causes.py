@@ -437,7 +437,9 @@ def _line_at(text: str, at: int) -> str:
 
 
 def _in_order(errors: list[Error]) -> list[Error]:
-    """Return the errors, causes first. A message that says less about the same failure is left out."""
+    """Return the errors, causes first. A message that says less about the same failure is
+    left out.
+    """
     names = {error["id"] for error in errors}
     # 'Test failure' is the trace below an error that is already told.
     less = {"test_failure"} if len(names) > 1 else set()

@@ -238,7 +238,9 @@ class ManagedFiles:
         self.attributes(entry, is_new)
 
     def stage_all(self, entries: Sequence[Entry]) -> dict[int, str | None]:
-        """Return the path of the new content of each file that changes, by the number of its entry."""
+        """Return the path of the new content of each file that changes, by the number of
+        its entry.
+        """
         staged = {}
         for number, entry in enumerate(entries):
             if entry["state"] == "file":

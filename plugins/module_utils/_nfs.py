@@ -282,7 +282,9 @@ def _is_within(
 
 
 def access_list(raw: bytes) -> _Access:
-    """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; [] for none."""
+    """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; []
+    for none.
+    """
     if not raw:
         return []
     if len(raw) < 4 or (len(raw) - 4) % 8 or struct.unpack_from("<I", raw)[0] != _ACL_VERSION:

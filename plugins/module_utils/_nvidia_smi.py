@@ -494,7 +494,9 @@ def _faults(node: ElementTree.Element) -> list[_Fault]:
 
 
 def _recovery_words(words: str) -> str | None:
-    """The recovery action: words that are known, such as Reset, also in a longer form, or new ones."""
+    """The recovery action: words that are known, such as Reset, also in a longer form, or
+    new ones.
+    """
     is_known = recovery(words)[0] != "warn"
     return words if is_known or not _says_none(words) else None
 

@@ -48,7 +48,9 @@ _ROOT = {"owner": "root", "group": "root"}
 
 
 def entry(path: str, **options: object) -> Entry:
-    """Return an entry for ManagedFiles: the options that are given, and the defaults of the others."""
+    """Return an entry for ManagedFiles: the options that are given, and the defaults of the
+    others.
+    """
     defaults = {name: option.get("default") for name, option in ENTRY.items()}
     return {**defaults, "path": path, **options}
 

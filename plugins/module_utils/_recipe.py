@@ -140,7 +140,9 @@ def archive_image(path: str, name: str) -> Archived:
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    """The content of a file in an archive. KeyError if there is none, ValueError if it is a folder."""
+    """The content of a file in an archive. KeyError if there is none, ValueError if it is a
+    folder.
+    """
     stream = archive.extractfile(name)
     if stream is None:
         raise ValueError("%s is no file" % name)

@@ -485,7 +485,9 @@ def minutes(value: str) -> int | None:
 
 
 def parse_tres(value: str) -> Amounts:
-    """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem) in MiB."""
+    """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem)
+    in MiB.
+    """
     found: Amounts = {}
     for entry in _words(value):
         name, dummy, amount = entry.partition("=")
@@ -552,7 +554,9 @@ def expand_hosts(value: str) -> list[str]:
 
 
 def _numbers(ranges: str, value: str) -> list[str]:
-    """Return the numbers of 01-03,7 as they are written. C(value) is the whole list, for messages."""
+    """Return the numbers of 01-03,7 as they are written. C(value) is the whole list, for
+    messages.
+    """
     found: list[str] = []
     for part in ranges.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)

@@ -99,7 +99,9 @@ def config_with(
 def _included(
     pattern: str, expand: Callable[[str], list[str]], path: str, replacement: str | None
 ) -> list[str]:
-    """Return the files of a pattern in sshd's order, with C(replacement) in the place of C(path)."""
+    """Return the files of a pattern in sshd's order, with C(replacement) in the place of
+    C(path).
+    """
     files = {file: file for file in expand(pattern) if file != path}
     if replacement and fnmatch.fnmatchcase(path, pattern):
         files[path] = replacement

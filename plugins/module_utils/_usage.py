@@ -335,7 +335,9 @@ def as_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _safe(value: object) -> object:
-    """Return a cell of CSV. Spreadsheets take a text that begins with one of these for a formula."""
+    """Return a cell of CSV. Spreadsheets take a text that begins with one of these for a
+    formula.
+    """
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
     return "" if value is None else value

@@ -125,7 +125,9 @@ class Host:
         return os.path.realpath(self.link) if os.path.exists(self.link) else ""
 
     def ours_leads(self, found, folder):
-        """Requires the alternative in manual mode: the next package would replace any other link."""
+        """Requires the alternative in manual mode: the next package would replace any other
+        link.
+        """
         return (
             found["status"] == "manual"
             and found["value"] == folder

@@ -192,7 +192,9 @@ class Config:
         self._write(path, text, self.mode)
 
     def note(self, placed, pending):
-        """Called before the file is changed, so that the next run can complete an interrupted one."""
+        """Called before the file is changed, so that the next run can complete an
+        interrupted one.
+        """
         if placed or pending:
             former = self.noted.get("former_text") if self.noted else self.text
             self.record[KEY] = {"placed": placed, "former_text": former, "pending": pending}
@@ -435,7 +437,9 @@ def fail_if_refused(module, engine, config, text):
 
 
 def warn(module, config, merged, containers):
-    """Warn of containers that a restart stops, and of options that stay as the site has set them."""
+    """Warn of containers that a restart stops, and of options that stay as the site has set
+    them.
+    """
     if containers:
         module.warn(f"The restart of Docker stops: {', '.join(containers)}")
     for kept in merged.kept:

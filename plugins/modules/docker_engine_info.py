@@ -327,7 +327,9 @@ class Host:
             return {}
 
     def images(self) -> list[dict]:
-        """Describe the images with the label. Those that an engine removes meanwhile are left out."""
+        """Describe the images with the label. Those that an engine removes meanwhile are
+        left out.
+        """
         label = self.params["image_label"]
         if not label:
             return []

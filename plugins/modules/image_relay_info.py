@@ -404,7 +404,9 @@ def relayed_of(module, path):
 
 
 def storage_of(path):
-    """Return the type of the file system of the registry's folder, and what others have put there."""
+    """Return the type of the file system of the registry's folder, and what others have put
+    there.
+    """
     if not path:
         return {"storage_type": "", "strange": []}
     strange = sorted(set(os.listdir(path)) - set(OURS)) if os.path.isdir(path) else []

@@ -459,7 +459,9 @@ class Sysfs:
         return {os.path.basename(path) for path in found}
 
     def read_interfaces(self) -> None:
-        """Read the state of the device's interfaces, and of those of its addresses, such as a bond."""
+        """Read the state of the device's interfaces, and of those of its addresses, such as
+        a bond.
+        """
         names = {text.strip() for path, text in self.texts.items() if "/gid_attrs/ndevs/" in path}
         for name in self.interfaces() | names:
             for file in ("operstate", "bonding/slaves"):

@@ -195,7 +195,9 @@ class Proof:
         return json.loads(self.get(LOOPBACK, PROMETHEUS, path))
 
     def answers_without(self, address, port, certificate=""):
-        """Return whether a daemon gives an answer to somebody who has no certificate of a client."""
+        """Return whether a daemon gives an answer to somebody who has no certificate of a
+        client.
+        """
         try:
             self.get(address, port, "/metrics", certificate)
         except (OSError, http.client.HTTPException):

@@ -196,7 +196,9 @@ class Host:
         return {name: package["version"] for name, package in parse_installed(words).items()}
 
     def simulated(self, names, versions, version):
-        """What apt would install if all driver packages were pinned, and the reason if it cannot."""
+        """What apt would install if all driver packages were pinned, and the reason if it
+        cannot.
+        """
         descriptor, path = tempfile.mkstemp(prefix="trainyard-preferences.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

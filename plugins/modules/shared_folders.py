@@ -199,7 +199,9 @@ def read_list(path, name):
 
 
 def state_of(path):
-    """Return owner, group, permission bits and access lists of a folder in the form of the record."""
+    """Return owner, group, permission bits and access lists of a folder in the form of the
+    record.
+    """
     found = os.stat(path)
     return {
         "owner": found.st_uid,

@@ -550,7 +550,9 @@ def drift(
     state_faults: Iterable[str] = (),
     plan_faults: Iterable[Fault] = (),
 ) -> list[Difference]:
-    """Return how a host differs from the plan. The faults are those of the state and of the plan."""
+    """Return how a host differs from the plan. The faults are those of the state and of the
+    plan.
+    """
     found, requested = plain(found), plain(requested)
     of_services = services.differences(found, requested, requested["service_programs"])
     return differences(found, state_faults, plan_faults) + of_services
@@ -559,5 +561,7 @@ def drift(
 def service_faults(
     requested: list[dict[str, Any]], kind: str, ssh_port: int | str = 0
 ) -> list[str | None]:
-    """Return what is wrong with the services of the inventory; see faults of _container_services."""
+    """Return what is wrong with the services of the inventory; see faults of
+    _container_services.
+    """
     return services.faults(plain(requested), kind, ssh_port)

@@ -521,7 +521,9 @@ class _Choice(NamedTuple):
 def _choice(
     found: dict[str, Any], data: dict[str, Any], source: str, kind: str, needs: _Needs
 ) -> _Choice:
-    """Return the packages that a host can get. C(kind) is the kernel module, open or proprietary."""
+    """Return the packages that a host can get. C(kind) is the kernel module, open or
+    proprietary.
+    """
     families = data["families"].get(source, {}).get(data["system"], [])
     signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
     parts = {"module": "", "fabric": ""}
@@ -571,7 +573,9 @@ def _stays(found: dict[str, Any], version: str, installed: dict[str, Any]) -> st
 
 
 def _recommending_tool(key: Key, data: dict[str, Any]) -> str:
-    """Return the distribution's tool that names the driver of a recommendation, empty without one."""
+    """Return the distribution's tool that names the driver of a recommendation, empty
+    without one.
+    """
     if key["version"] != "recommended" or key["source"] != "distribution":
         return ""
     tools: dict[str, str] = data["recommended_by"]

@@ -278,7 +278,9 @@ def _used(host: dict[str, Any]) -> dict[str, set[int]]:
 
 
 def _networks(interface: dict[str, Any], used: Mapping[str, set[int]]) -> set[int]:
-    """Return the networks whose data an interface carries, also below a bond, a bridge or a VLAN."""
+    """Return the networks whose data an interface carries, also below a bond, a bridge or a
+    VLAN.
+    """
     names = [interface["name"], *interface["above"]]
     return {network for name in names for network in used.get(name, ())}
 

@@ -130,7 +130,9 @@ def _why_left_out(
 def _why_not_compiled(
     base: str, section: str, name: str, probe: dict[str, Any], build_variables: dict[str, Any]
 ) -> str:
-    """Return why a part of the base's Horovod cannot be compiled, and what to do; empty if it can."""
+    """Return why a part of the base's Horovod cannot be compiled, and what to do; empty if
+    it can.
+    """
     disable = "HOROVOD_GPU_OPERATIONS to another value"
     if name in FRAMEWORKS + ("mpi", "gloo"):
         disable = 'HOROVOD_WITHOUT_%s to "1"' % name.upper()

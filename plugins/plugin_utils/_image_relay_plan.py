@@ -245,7 +245,9 @@ def reference(requested: Requested, name: str) -> str:
 
 
 def recipe_of(image: dict[str, Any]) -> str:
-    """Return what identifies the additions to an image, empty for an image that is copied as it is."""
+    """Return what identifies the additions to an image, empty for an image that is copied
+    as it is.
+    """
     return (
         hashlib.sha256(json.dumps(RECIPE, sort_keys=True).encode("utf-8")).hexdigest()
         if image.get("complete")

@@ -521,7 +521,9 @@ def _keys_of(rule: Rule) -> str:
 
 
 def secretive(rules: list[Rule]) -> dict[str, Callable[[Any], Any]]:
-    """Return {path: function to display it} of the variables whose values are never shown in full."""
+    """Return {path: function to display it} of the variables whose values are never shown
+    in full.
+    """
     how: dict[str, Callable[[Any], Any]] = {"environment": kinds.show_names, "key": kinds.show_key}
     found = {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
     # A private key may stand where a public one should.
@@ -639,7 +641,9 @@ def _found_and_fix(shown: str, said: str, advice: str, fix: str) -> tuple[str, s
 
 
 def _finding(rule: Rule, host: str, label: str, value: Any, reveal: Reveal) -> Finding:
-    """Return the finding about a value. For some kinds it has more than the value, as _PARTS tells."""
+    """Return the finding about a value. For some kinds it has more than the value, as
+    _PARTS tells.
+    """
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
         # After the path of the rule and a dot.

@@ -620,7 +620,9 @@ def _placed_lines(name: str, found: dict[str, Any], users: list[dict[str, Any]])
 
 
 def ports_config(found: dict[str, Any], requested: Requested) -> dict[str, Any]:
-    """Return the content of ports.json. What was known of a member that does not answer now stays."""
+    """Return the content of ports.json. What was known of a member that does not answer now
+    stays.
+    """
     try:
         former = json.loads(found["texts"].get(PORTS_FILE) or "{}").get("hosts") or {}
     except ValueError:

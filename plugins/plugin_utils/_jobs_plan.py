@@ -168,7 +168,9 @@ def people(accounts: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[
 
 
 def folders(requested: Requested) -> list[SharedFolder]:
-    """Return the folders on the share: one of each person, which nobody else can read or replace."""
+    """Return the folders on the share: one of each person, which nobody else can read or
+    replace.
+    """
     base = folder_of_jobs(requested["share"])
     found: list[SharedFolder] = [
         {"path": path, "owner": 0, "group": 0, "mode": "0755"}

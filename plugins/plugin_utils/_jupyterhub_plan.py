@@ -727,7 +727,9 @@ def family(address: str) -> Literal["ip", "ip6"]:
 
 
 def firewall_files(requested: Requested, address: str, host: Host) -> list[ManagedFile]:
-    """Return the folders and files of a host's firewall. C(address) is the one of the hub's host."""
+    """Return the folders and files of a host's firewall. C(address) is the one of the hub's
+    host.
+    """
     table = rules(requested, address, host)
     load = "/usr/sbin/nft --file " + FIREWALL
     unit = firewall_unit("jupyterhub", "Firewall of the instances of JupyterHub", TABLE, load)

@@ -282,7 +282,9 @@ def _has_slurm_reader(requested: Requested) -> bool:
 
 
 def _has_job_usage(requested: Requested) -> bool:
-    """Return whether the use of jobs is read from Prometheus, which answers on its own host only."""
+    """Return whether the use of jobs is read from Prometheus, which answers on its own host
+    only.
+    """
     return _has_slurm_reader(requested) and is_server(requested) and requested["has_marks"]
 
 

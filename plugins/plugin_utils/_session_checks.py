@@ -157,7 +157,9 @@ def _inside_limits(session: dict[str, Any]) -> list[str]:
 
 
 def group_limits(host: str, session: dict[str, Any]) -> list[Finding]:
-    """Memory, CPUs and processes of the container's control group, which the plan does not limit."""
+    """Memory, CPUs and processes of the container's control group, which the plan does not
+    limit.
+    """
     limited = session["settings"]["limited"]
     expected = "no limit of the container's memory, CPUs and processes, as in the plan"
     found = []
@@ -406,7 +408,9 @@ def _program_findings(name: str, programs: dict[str, Table], expected: str) -> l
 def _differing_packages(
     tables: dict[str, Table],
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return (by host, packages with other versions than elsewhere; packages only this host has)."""
+    """Return (by host, packages with other versions than elsewhere; packages only this host
+    has).
+    """
     differ: dict[str, list[str]] = {}
     extra: dict[str, list[str]] = {}
     for name in _names(tables.values()):

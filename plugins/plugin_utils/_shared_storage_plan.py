@@ -64,7 +64,9 @@ class SharedStoragePlan(_Served):
 
 
 class Pair(TypedDict):
-    """What one host has read of the other's file. Without C(cause) it was found after C(seconds)."""
+    """What one host has read of the other's file. Without C(cause) it was found after
+    C(seconds).
+    """
 
     writer: str
     reader: str

@@ -183,7 +183,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class GpuGroup(TypedDict):
-    """GPUs of a host that are one line of gres.conf: of one type, and with one kind of device node."""
+    """GPUs of a host that are one line of gres.conf: of one type, and with one kind of
+    device node.
+    """
 
     type: str
     prefix: str
@@ -658,7 +660,9 @@ def option_problems(options: Mapping[Any, Any]) -> list[str]:
 
 
 def _merged(ours: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
-    """Return the lines of both. The site's value replaces ours, except in lists, where both count."""
+    """Return the lines of both. The site's value replaces ours, except in lists, where both
+    count.
+    """
     values = dict(ours)
     names = {key.lower(): key for key in ours}
     for key, value in options.items():
@@ -1464,7 +1468,9 @@ class _Nodes(NamedTuple):
 def _read_node(
     name: str, reading: Reading, former: Mapping[str, str], requested: Requested
 ) -> _Nodes:
-    """Return the node of a host that was read. C(former) are the values of its line in slurm.conf."""
+    """Return the node of a host that was read. C(former) are the values of its line in
+    slurm.conf.
+    """
     configured = {} if name in requested.accept_smaller else former
     node = _node(name, reading, configured, requested)
     warnings = [

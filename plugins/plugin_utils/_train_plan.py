@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which hosts a job runs on, with how many ranks, and which GPUs it requests there. Pure functions."""
+"""Which hosts a job runs on, with how many ranks, and which GPUs it requests there. Pure
+functions.
+"""
 
 from __future__ import annotations
 

@@ -692,5 +692,7 @@ def decide_verify_nodes(
     blame: Sequence[dict[str, Any]] = (),
     suspect: Collection[str] = (),
 ) -> Nodes:
-    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has not run."""
+    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has
+    not run.
+    """
     return nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)

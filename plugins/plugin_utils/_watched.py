@@ -247,7 +247,9 @@ def _use_host_memory(watched: Watched, hosts: Sequence[str], linked: list[str]) 
 
 
 def _rdma_in_log(watched: Watched, hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that has any."""
+    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that
+    has any.
+    """
     vias = {host: "\n".join(watched["hosts"].get(host, {}).get("via", [])) for host in hosts}
     named: dict[str, Any] = {host: rdma_connections(via).get("") for host, via in vias.items()}
     named.update(watched.get("over_rdma") or {})
@@ -370,7 +372,9 @@ def _has_rdma(its: Mapping[str, Any]) -> bool:
 
 
 def nccl_transport(watched: Watched, facts: Facts, hosts: Sequence[str]) -> Mapping[str, Any]:
-    """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
+    """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a
+    host.
+    """
     seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
     # NVLink switches reach across hosts.

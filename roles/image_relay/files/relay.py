@@ -213,7 +213,9 @@ def with_own_ids(work):
 
 
 def end_processes():
-    """End the processes with the IDs of images, so that files do not change while root reads them."""
+    """End the processes with the IDs of images, so that files do not change while root
+    reads them.
+    """
     for entry in glob.glob("/proc/[0-9]*"):
         try:
             owner = os.stat(entry).st_uid

@@ -88,7 +88,9 @@ def big_data(identifier):
 
 
 def container_of(containers, name):
-    """Return ID, image and layer of a container. C(containers) is the content of containers.json."""
+    """Return ID, image and layer of a container. C(containers) is the content of
+    containers.json.
+    """
     for entry in containers or []:
         if name in (entry.get("names") or []):
             return {key: entry[key] for key in ("id", "image", "layer")}

@@ -348,7 +348,9 @@ def live_jobs(state, jobs):
 
 
 def adopt(config, state, jobs):
-    """Once, note the jobs that began before this host had the program. Their hosts are not known."""
+    """Once, note the jobs that began before this host had the program. Their hosts are not
+    known.
+    """
     mark = state + "/adopted"
     if os.path.exists(mark):
         return
@@ -413,7 +415,9 @@ def read_config(path=CONFIG):
 
 
 def open_ports(job, uid, environment, config=None, state=STATE, jobs=JOBS):
-    """Give a job its ports on this host. If it fails, they stay closed, and the job must not start."""
+    """Give a job its ports on this host. If it fails, they stay closed, and the job must
+    not start.
+    """
     config = config or read_config()
     if not config:
         return

@@ -425,7 +425,9 @@ def remove(path: str, trash: dict, owner: int, ranges: list) -> None:
 
 
 def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tuple:
-    """Remove files of the user, and put folders aside. Return the folders of root, and the errors."""
+    """Remove files of the user, and put folders aside. Return the folders of root, and the
+    errors.
+    """
     errors, trash, mounted = [], {}, in_the_way(mount_table())
     for number, path in enumerate(paths):
         if number and time.monotonic() > deadline:
@@ -450,7 +452,9 @@ def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tup
 
 
 def clean(paths, owner, ranges, deadline=None):
-    """Remove files and folders of the user, and nothing that is mounted in them. Return the errors."""
+    """Remove files and folders of the user, and nothing that is mounted in them. Return the
+    errors.
+    """
     if deadline is None:
         deadline = BEGUN + REMOVAL_SECONDS
     folders, errors = put_all_aside(paths, owner, ranges, deadline)

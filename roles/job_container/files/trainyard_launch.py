@@ -157,7 +157,9 @@ def check_ranks(job):
 
 
 def check_rings(servers, chip):
-    """Refuse devices that are not connected with each other. C(servers) has the devices by address."""
+    """Refuse devices that are not connected with each other. C(servers) has the devices by
+    address.
+    """
     for address, devices in servers.items():
         found = {int(device) for device in devices}
         if (
@@ -252,7 +254,9 @@ def server_table(table, by_host):
 
 
 def group_table(table, by_host):
-    """Return the rank table in the form before version 1.0. C(by_host) are the devices by address."""
+    """Return the rank table in the form before version 1.0. C(by_host) are the devices by
+    address.
+    """
     ranks = [(address, device) for address, devices in by_host.items() for device in devices]
     first = [device["device_id"] for device in next(iter(by_host.values()))]
     group = dict(
@@ -466,7 +470,9 @@ SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + '/ssh/config -o StrictHostKeyC
 
 
 def files(job, user, ssh, environment):
-    """Return the files of the ssh connections: path below the folder of the task, content and mode."""
+    """Return the files of the ssh connections: path below the folder of the task, content
+    and mode.
+    """
     keys = job["keys"]
     return [
         ("ssh/id", keys["user_private"], 0o600),
@@ -806,7 +812,9 @@ def descendants(pid):
 
 
 def end_descendants(seconds=END_SECONDS):
-    """End all that was started here. Those without a parent have become children of this process."""
+    """End all that was started here. Those without a parent have become children of this
+    process.
+    """
     asked, begun = set(), time.time()
     while True:
         left = descendants(os.getpid())

@@ -210,7 +210,9 @@ def step_ports(ranges, step):
 
 
 def image_names(image):
-    """Return the full names that a short one can mean, in the order in which podman looks for them."""
+    """Return the full names that a short one can mean, in the order in which podman looks
+    for them.
+    """
     tagged = image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
     return [tagged, "localhost/" + tagged, "docker.io/" + tagged, "docker.io/library/" + tagged]
 
@@ -255,7 +257,9 @@ def find_image(image, stores):
 
 
 def can_be_pulled(image, registries):
-    """Return whether an image that a host lacks may be pulled. All hosts of a job compute the same."""
+    """Return whether an image that a host lacks may be pulled. All hosts of a job compute
+    the same.
+    """
     return any(image.startswith(registry.rstrip("/") + "/") for registry in registries)
 
 

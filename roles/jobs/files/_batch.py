@@ -52,7 +52,9 @@ def options(job: dict, place: dict) -> list:
 
 
 def mail_events(job: dict, place: dict) -> list:
-    """Return when Slurm sends mails about a job: as the job says, else its person, else as usual."""
+    """Return when Slurm sends mails about a job: as the job says, else its person, else as
+    usual.
+    """
     if not place.get("mail"):
         return []
     for chosen in (job["mail"], place.get("mail_default")):

@@ -1008,7 +1008,9 @@ def usage_library():
 
 
 def month_usage(options):
-    """Print the use of GPUs in a month: the own one, and that of others as far as Slurm shows it."""
+    """Print the use of GPUs in a month: the own one, and that of others as far as Slurm
+    shows it.
+    """
     _usage = usage_library()
     now = datetime.datetime.now(datetime.timezone.utc)
     try:
@@ -1031,7 +1033,9 @@ def month_usage(options):
 
 
 def account_usage(month: str, account: str) -> dict | None:
-    """Return what an account has used in a month, if the site shows it to people. It names nobody."""
+    """Return what an account has used in a month, if the site shows it to people. It names
+    nobody.
+    """
     sums = _files.read_json(ACCOUNT_USAGE)
     if not account or not isinstance(sums, dict) or sums.get("month") != month:
         return None

@@ -451,7 +451,9 @@ class Job:
         return found if isinstance(found, dict) else {}
 
     def pass_on(self, stream):
-        """Print what srun says, and note when each task ended. The clocks of the hosts may differ."""
+        """Print what srun says, and note when each task ended. The clocks of the hosts may
+        differ.
+        """
         for line in stream:
             match = OF_TASKS.match(line)
             if match:
@@ -462,7 +464,9 @@ class Job:
                 os.write(2, line)
 
     def started(self):
-        """Return the reports of ranks that the workers' commands have started, by worker and rank."""
+        """Return the reports of ranks that the workers' commands have started, by worker
+        and rank.
+        """
         found = {}
         for name in os.listdir(self.folder):
             match = STARTED.fullmatch(name)

@@ -101,7 +101,9 @@ def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
 
 
 def curve_queries(job: dict, now: float, person: str) -> list:
-    """Return the addresses of the queries for the curves of the GPUs of a job, over its own time."""
+    """Return the addresses of the queries for the curves of the GPUs of a job, over its own
+    time.
+    """
     if not job["started"] or not PERSON.fullmatch(person):
         return []
     span = _span(job, now, job["gpus"])

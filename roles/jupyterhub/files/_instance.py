@@ -82,7 +82,9 @@ class RequestError(ValueError):
 
 
 def name_of(server_name, display_name):
-    """Return the name of an instance, as its job has it. The judge refuses one that is not valid."""
+    """Return the name of an instance, as its job has it. The judge refuses one that is not
+    valid.
+    """
     return display_name or server_name or DEFAULT_NAME
 
 
@@ -304,7 +306,9 @@ CHECKS = {
 
 
 def request_of(text):
-    """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
+    """Return a request of the hub, checked. It comes as JSON on the standard input of the
+    helper.
+    """
     try:
         request = json.loads(text)
     except ValueError:

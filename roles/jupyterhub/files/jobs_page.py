@@ -70,7 +70,9 @@ class WithHeaders:
             self.set_header(name, value)
 
     def write_error(self, status_code, **_more):
-        """Answer an error in the frame of the pages. It names nobody: the login may be what failed."""
+        """Answer an error in the frame of the pages. It names nobody: the login may be what
+        failed.
+        """
         heading = "%d: %s" % (status_code, self._reason)
         frame = {"prefix": PREFIX, "hub": HUB, "person": ""}
         self.finish(_jobs_page.render("problem", frame, heading=heading, problems=[], since=""))

@@ -176,7 +176,9 @@ class LinkAuthenticator(Authenticator):
 
 
 def start_error(job: str, jobs_page: str) -> web.HTTPError:
-    """Return why an instance did not start, with a link to the page of its job, which has its log."""
+    """Return why an instance did not start, with a link to the page of its job, which has
+    its log.
+    """
     error = web.HTTPError(
         500,
         "The instance, job %s, ended before it was ready. Its log says why: trainyard logs %s"

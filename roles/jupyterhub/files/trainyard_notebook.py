@@ -385,7 +385,9 @@ class RootTerminal(Page):
 
 
 def hold_identity(app) -> None:
-    """Load certificate and key, and remove the files. Tornado would read them at each connection."""
+    """Load certificate and key, and remove the files. Tornado would read them at each
+    connection.
+    """
     app.http_server.ssl_options = netutil.ssl_options_to_context(app.ssl_options, server_side=True)
     for name in ("certfile", "keyfile", "ca_certs"):
         os.unlink(app.ssl_options[name])

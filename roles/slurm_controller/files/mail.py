@@ -67,7 +67,9 @@ def state_of(subject: str, environment: dict[str, str]) -> str:
 
 
 def comment_of(number: str) -> str:
-    """Return Slurm's comment of a job. OSError, subprocess.SubprocessError: Slurm does not answer."""
+    """Return Slurm's comment of a job. OSError, subprocess.SubprocessError: Slurm does not
+    answer.
+    """
     mark = "t" + os.urandom(8).hex()
     command = ["squeue", "--all", "--noheader", "--states=all", "--jobs=" + number]
     done = subprocess.run(

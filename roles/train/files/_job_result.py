@@ -137,7 +137,9 @@ class Logs:
         self.folder = folder
 
     def get(self, rank: int, missing: object = "") -> object:
-        """Return the log of a rank for _log_causes. Its owner may have put anything in its place."""
+        """Return the log of a rank for _log_causes. Its owner may have put anything in its
+        place.
+        """
         causes = importlib.import_module("_log_causes")
         try:
             descriptor = os.open(
@@ -175,7 +177,9 @@ def first_failed(
 
 
 def _failed(rows: list[dict]) -> list[dict]:
-    """Return the ranks that failed by themselves, or all that did not end well, the earliest first."""
+    """Return the ranks that failed by themselves, or all that did not end well, the
+    earliest first.
+    """
     # A rank that was killed together with what records it has no exit code.
     killed = [row for row in rows if row["exit_code"] is None and row["hostname"]]
     bad = [row for row in rows if row["exit_code"] != 0 and row["hostname"]]

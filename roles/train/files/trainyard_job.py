@@ -398,7 +398,9 @@ def watched(spec, seen):
 
 
 def strip_prefix(line):
-    """Remove horovodrun's prefix, because a rank's line already starts with the rank and its host."""
+    """Remove horovodrun's prefix, because a rank's line already starts with the rank and
+    its host.
+    """
     return re.sub(rb"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?(?=\[\d+ )", b"", line)
 
 
@@ -494,7 +496,9 @@ def read_cluster():
 
 
 def sweep_host(job_id, host, is_head):
-    """Return None if no process of the job runs on the host, else the reason why this is not known."""
+    """Return None if no process of the job runs on the host, else the reason why this is
+    not known.
+    """
     # The head's own processes are visible from here, even if its container does not run.
     command = (
         [sys.executable, "-", job_id]

@@ -166,7 +166,9 @@ def copy_output(child, log, prefix):
 
 
 def not_started(command, error):
-    """Return the exit code of a command that cannot be started, as a shell has it, and its words."""
+    """Return the exit code of a command that cannot be started, as a shell has it, and its
+    words.
+    """
     if isinstance(error, FileNotFoundError):
         return 127, "%s: command not found" % command[0]
     return 126, "%s: %s" % (command[0], error.strerror)

@@ -923,7 +923,9 @@ def nccl_header(variables):
 
 
 def torch_cuda():
-    """Return the CUDA version of the installed PyTorch, or None for a CPU build or without PyTorch."""
+    """Return the CUDA version of the installed PyTorch, or None for a CPU build or without
+    PyTorch.
+    """
     found = importlib.util.find_spec("torch")
     if not found or not found.origin:
         return None
@@ -945,7 +947,9 @@ def os_release(path="/etc/os-release"):
 
 
 def step_probe(arguments):
-    """Print as JSON what determines whether Horovod can be compiled on this base. Changes nothing."""
+    """Print as JSON what determines whether Horovod can be compiled on this base. Changes
+    nothing.
+    """
     versions = find_versions(None)
     print(
         json.dumps(
