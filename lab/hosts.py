@@ -134,7 +134,10 @@ class Lab:
         image_id = found["Id"]
         if self.job_gpus and not os.path.exists("/dev/fuse"):
             raise LabError(
-                "this machine has no /dev/fuse, which jobs in containers need: run modprobe fuse as root"
+                (
+                    "this machine has no /dev/fuse, which jobs in containers need: run modprobe "
+                    "fuse as root"
+                )
             )
         machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
@@ -152,7 +155,10 @@ class Lab:
             keys += [f"{host},{address} {key}" for key in self._provision(host)]
         _write(self.known_hosts, "\n".join(keys) + "\n")
         say(
-            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            (
+                "hosts are up: "
+                f"{', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            )
         )
 
     def _make_key(self):
@@ -205,7 +211,8 @@ class Lab:
         )
         if made.returncode != 0:
             raise LabError(
-                f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\n"
+                f"step: network {self.network} with addresses {self.subnet}: "
+                f"{made.stderr.strip()}\n"
                 "Check whether another network (docker network ls) uses these addresses"
             )
 
@@ -256,7 +263,10 @@ class Lab:
         found = self._inspect("container", host)
         if found and found["Config"]["Labels"].get(LABEL) != self.name:
             raise LabError(
-                f"this machine has a container {host} that does not belong to this lab: remove or rename it"
+                (
+                    f"this machine has a container {host} that does not belong to this lab: remove "
+                    "or rename it"
+                )
             )
         if found and found["Config"]["Labels"].get(f"{LABEL}.made-as") == made_as:
             if not found["State"]["Running"]:
@@ -301,7 +311,8 @@ class Lab:
         elif state != "running":
             output = self.engine.docker("logs", "--tail", "20", host, check=False)
             raise LabError(
-                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have systemd as /sbin/init. Last lines of the host:\n"
+                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have "
+                "systemd as /sbin/init. Last lines of the host:\n"
                 f"{output.stdout}{output.stderr}"
             )
 

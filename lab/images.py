@@ -20,10 +20,12 @@ REPOSITORY = "trainyard-lab"
 BUILD_LOG = "/var/log/trainyard/training_image.log"
 CONTAINER = "trainyard-training"
 HOST_PACKAGES = (
-    "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd systemd-sysv udev"
+    "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd "
+    "systemd-sysv udev"
 ).split()
 BASE_PACKAGES = (
-    "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 python3-dev python3-pip sudo"
+    "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 "
+    "python3-dev python3-pip sudo"
 ).split()
 # Every host creates its own ssh keys and machine ID at its first start. apt's proxy belongs to this
 # machine and not to a training image.
@@ -100,11 +102,16 @@ def release() -> str:
         return codename
     if asked:
         raise LabError(
-            f"--release '{asked}' is not a release that the lab supports: use one of {', '.join(PYTHON_OF)}"
+            (
+                f"--release '{asked}' is not a release that the lab supports: use one of "
+                f"{', '.join(PYTHON_OF)}"
+            )
         )
     raise LabError(
-        f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its images from this machine's package sources and supports the "
-        f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these, or set one with LAB_RELEASE if this machine has mmdebstrap"
+        f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its "
+        "images from this machine's package sources and supports the "
+        f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these, or set "
+        "one with LAB_RELEASE if this machine has mmdebstrap"
     )
 
 
@@ -304,8 +311,10 @@ def make_virtual(root, disk):
     (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
     (root / "etc/sudoers.d/ops").chmod(0o440)
     script = (
-        "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; "
-        "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+        "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl "
+        "--quiet enable lab-identity systemd-networkd ssh; "
+        "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer "
+        "e2scrub_all.timer fstrim.timer"
     )
     run("chroot", str(root), "sh", "-euc", script)
     run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(disk), VIRTUAL_DISK)
@@ -365,9 +374,12 @@ def wheels(root, cache, log):
     ]
     if stream(pip, log) != 0:
         raise LabError(
-            f"step: a wheel of {requirements} could not be downloaded: the package index of this machine has no CPU build of that version. "
-            "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's mirror of it), "
-            f"or PIP_FIND_LINKS to a folder with the wheel for Python {PYTHON_OF[release()]}, and run make lab again.\nlog: {log}"
+            f"step: a wheel of {requirements} could not be downloaded: the package index of "
+            "this machine has no CPU build of that version. "
+            "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's "
+            "mirror of it), "
+            f"or PIP_FIND_LINKS to a folder with the wheel for Python {PYTHON_OF[release()]}, "
+            f"and run make lab again.\nlog: {log}"
         )
     unfinished.rename(target)
     return target

@@ -78,7 +78,10 @@ def hosts_file(lab):
     # A variable of each host: the one of the group would come after Molecule's group_vars, which
     # are about its containers (.config/molecule/config.yml).
     options = {
-        "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+        "ansible_ssh_common_args": (
+            f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o "
+            "IdentitiesOnly=yes"
+        )
     }
     hosts = {host: {"ansible_host": address, **options} for host, address in lab.hosts.items()}
     return to_yaml({"cluster": {"hosts": hosts, "vars": variables}})

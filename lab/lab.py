@@ -93,7 +93,10 @@ def prepare(options):
     """
     if options.virtual and not machine.is_root():
         raise LabError(
-            "virtual hosts need root on this machine, for their network and disks: run make lab-vm as root"
+            (
+                "virtual hosts need root on this machine, for their network and disks: run make "
+                "lab-vm as root"
+            )
         )
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
@@ -129,7 +132,10 @@ def bring_up(options, committed=COMMITTED, job_gpus=0):
     lab.check_owner()
     if in_use(options.state):
         raise LabError(
-            f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first"
+            (
+                f"the lab {lab.name} already runs virtual hosts with the same addresses: run make "
+                "lab-down first"
+            )
         )
     lab.up(image)
     return lab, inventory_of(options, lab, committed)
@@ -195,7 +201,10 @@ def playbook(name, folder, state, *arguments):
     """Run a playbook as a user would. Its output goes to the terminal and to a log."""
     log = log_file(state, pathlib.Path(name).stem)
     say(
-        f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})"
+        (
+            f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])} "
+            f" (log {log})"
+        )
     )
     binaries = ROOT / ".venv" / "bin"
     environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
@@ -212,11 +221,17 @@ def playbook(name, folder, state, *arguments):
 def read_result(lab, since):
     """Return result.json of the newest job on the share that ended since the given time."""
     head = next(iter(lab.hosts))
-    newest = f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' | sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
+    newest = (
+        f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' "
+        "| sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
+    )
     text = lab.on(head, "sh", "-c", newest).stdout
     if not text:
         raise LabError(
-            f"host: {head}\nstep: summary: train.yml wrote no result.json below {SHARE}/.trainyard/jobs"
+            (
+                f"host: {head}\nstep: summary: train.yml wrote no result.json below "
+                f"{SHARE}/.trainyard/jobs"
+            )
         )
     return json.loads(text)
 
@@ -429,7 +444,10 @@ def main():
         (
             "prepare",
             prepare,
-            "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels.",
+            (
+                "Prepare a Docker engine, the hosts' image, the base archive of the training image "
+                "and the wheels."
+            ),
         ),
         ("up", up, "Create and start the hosts."),
         (
@@ -440,7 +458,10 @@ def main():
         (
             "share",
             share,
-            "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people.",
+            (
+                "Create the hosts, run site.yml with Slurm on them, and run a job of each of three "
+                "people."
+            ),
         ),
     ):
         added = command(name, action, text)

@@ -113,7 +113,10 @@ def install(*packages):
             return
         if not is_root():
             raise LabError(
-                f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once."
+                (
+                    f"packages are missing: {' '.join(missing)}. Install them, or run make lab as "
+                    "root once."
+                )
             )
         say(f"installing {' '.join(missing)}")
         run("apt-get", "update", "-qq")
@@ -151,7 +154,8 @@ def check_inotify(hosts):
                 )
     if used + hosts * INOTIFY_PER_HOST > limit:
         raise LabError(
-            f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} more hosts need {hosts * INOTIFY_PER_HOST}: "
+            f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} "
+            f"more hosts need {hosts * INOTIFY_PER_HOST}: "
             "run sysctl fs.inotify.max_user_instances=1024"
         )
 
@@ -317,24 +321,36 @@ class Engine:
             self._start()
         if "rootless" in self.info(".SecurityOptions"):
             raise LabError(
-                "the Docker engine runs rootless, but the lab's hosts need one that runs as root: check DOCKER_HOST"
+                (
+                    "the Docker engine runs rootless, but the lab's hosts need one that runs as "
+                    "root: check DOCKER_HOST"
+                )
             )
         root = self.info(".DockerRootDir")
         if os.path.isdir(root):
             free = shutil.disk_usage(root).free / 2**30
             if free < FREE_GIB:
                 raise LabError(
-                    f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free space, or set another data-root for the Docker engine"
+                    (
+                        f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free "
+                        "space, or set another data-root for the Docker engine"
+                    )
                 )
 
     def _start(self):
         if os.environ.get("DOCKER_HOST"):
             raise LabError(
-                f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start that engine, or unset DOCKER_HOST"
+                (
+                    f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start "
+                    "that engine, or unset DOCKER_HOST"
+                )
             )
         if not is_root():
             raise LabError(
-                "no Docker engine answers. Start one that this user may use, or run make lab as root, which installs and starts one."
+                (
+                    "no Docker engine answers. Start one that this user may use, or run make lab "
+                    "as root, which installs and starts one."
+                )
             )
         if not shutil.which("dockerd"):
             install("docker.io", "iptables")
@@ -348,7 +364,10 @@ class Engine:
             run("systemctl", "start", "docker")
             if not self._answers():
                 raise LabError(
-                    f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker"
+                    (
+                        f"the Docker engine did not answer within {START_SECONDS} s: see "
+                        "journalctl -u docker"
+                    )
                 )
             return
         say(
@@ -370,10 +389,16 @@ class Engine:
                 return
             if daemon.poll() is None:
                 raise LabError(
-                    f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}"
+                    (
+                        f"the Docker engine did not answer within {START_SECONDS} s. The end of "
+                        f"its log, {self.log}:\n{self._end_of_log()}"
+                    )
                 )
         raise LabError(
-            f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}"
+            (
+                f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its "
+                f"log, {self.log}:\n{self._end_of_log()}"
+            )
         )
 
     def _answers(self, daemon=None):
@@ -405,13 +430,19 @@ class Engine:
         running = self.docker("ps", "--format", "{{.Names}}").stdout.split() if self.client else []
         if running:
             say(
-                f"the Docker engine that the lab started keeps running, because other containers run on it: {', '.join(running)}"
+                (
+                    "the Docker engine that the lab started keeps running, because other "
+                    f"containers run on it: {', '.join(running)}"
+                )
             )
             self.record.unlink()
             return
         how = json.loads(self.record.read_text())
         say(
-            "stopping the Docker engine that the lab started (to remove its packages: apt-get purge docker.io)"
+            (
+                "stopping the Docker engine that the lab started (to remove its packages: apt-get "
+                "purge docker.io)"
+            )
         )
         if how.get("systemd"):
             run(

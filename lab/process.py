@@ -52,7 +52,10 @@ def run(*argv, check=True, timeout=None):
         raise LabError(f"no answer after {timeout} s: {' '.join(argv)}") from None
     if check and done.returncode != 0:
         raise LabError(
-            f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+            (
+                f"{' '.join(argv)}\n  ended with {done.returncode}: "
+                f"{(done.stderr or done.stdout).strip()}"
+            )
         )
     return done
 

@@ -24,7 +24,10 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/exam
 # Of person `TRAINS`, whose group has a quota that lets this job start.
 TRAINS = "carla"
 TRAINED = ("digits_torchrun.py", "example_tools.py")
-TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
+TRAIN = (
+    "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- "
+    "trainyard-launch torchrun digits_torchrun.py"
+)
 # A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a
 # job waits for GPUs alone.
 CPUS_PER_GPU = 2
@@ -76,11 +79,17 @@ def run_jobs(lab, tell):
     for person, gpus in JOBS:
         submitted = run(
             *ssh(lab, person),
-            f"sbatch --parsable --job-name=demo --gpus={gpus} --cpus-per-gpu={CPUS_PER_GPU} --time=5 --output=%x-%j.log --wrap='{COMMAND}'",
+            (
+                f"sbatch --parsable --job-name=demo --gpus={gpus} --cpus-per-gpu={CPUS_PER_GPU} "
+                f"--time=5 --output=%x-%j.log --wrap='{COMMAND}'"
+            ),
         ).stdout.strip()
         if not re.fullmatch(r"[0-9]+", submitted):
             raise LabError(
-                f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the number of the job"
+                (
+                    f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the "
+                    "number of the job"
+                )
             )
         numbers[submitted] = person
         expected = SUBMITTED[person]
@@ -96,7 +105,10 @@ def run_jobs(lab, tell):
                 break
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), expected {expected[0]} ({expected[1]})"
+                    (
+                        f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), "
+                        f"expected {expected[0]} ({expected[1]})"
+                    )
                 )
             time.sleep(1)
         tell(
@@ -108,7 +120,10 @@ def run_jobs(lab, tell):
     while parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i").stdout):
         if time.monotonic() > deadline:
             raise LabError(
-                f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one was submitted"
+                (
+                    f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one "
+                    "was submitted"
+                )
             )
         time.sleep(1)
     ended = parse_queue(
@@ -137,7 +152,10 @@ def measured_hosts(lab):
             return found
         if time.monotonic() > deadline:
             raise LabError(
-                f"host: {head}\nstep: Prometheus reads {', '.join(found) or 'no host'}, expected {', '.join(lab.hosts)}"
+                (
+                    f"host: {head}\nstep: Prometheus reads {', '.join(found) or 'no host'}, "
+                    f"expected {', '.join(lab.hosts)}"
+                )
             )
         time.sleep(1)
 

@@ -31,7 +31,10 @@ DATA_MIB = 2048
 # mitigations: an emulated processor does not speculate, and the mitigations cost time. norandmaps:
 # QEMU caches translated code by address, so programs at random addresses are translated again at
 # each start (37 ms instead of 17 for a /bin/true).
-KERNEL_ARGUMENTS = "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet systemd.show_status=1"
+KERNEL_ARGUMENTS = (
+    "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet "
+    "systemd.show_status=1"
+)
 # Time limit for a kernel without a root file system until it panics.
 PROBE_SECONDS = 60
 # A guest's reboot executes this anew, with what it has open. A network device that is still open
@@ -137,11 +140,17 @@ class VirtualLab(Lab):
         self.accelerator = self.choose_accelerator()
         if self.accelerator == "uml":
             say(
-                "KVM does not work on this machine: the hosts run User-mode Linux, in which starting a program takes about ten times as long"
+                (
+                    "KVM does not work on this machine: the hosts run User-mode Linux, in which "
+                    "starting a program takes about ten times as long"
+                )
             )
         elif self.accelerator == "tcg":
             say(
-                "KVM does not work on this machine: the hosts are emulated, and everything in them takes about ten times as long"
+                (
+                    "KVM does not work on this machine: the hosts are emulated, and everything in "
+                    "them takes about ten times as long"
+                )
             )
         for host in self.hosts:
             self.make(host)
@@ -150,7 +159,10 @@ class VirtualLab(Lab):
         for host in self.hosts:
             self.wait_for(host)
         say(
-            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            (
+                "hosts are up: "
+                f"{', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            )
         )
 
     def choose_accelerator(self):
@@ -162,7 +174,10 @@ class VirtualLab(Lab):
     def check_free(self):
         if self.containers():
             raise LabError(
-                f"the lab {self.name} already runs containers with the same addresses: run make lab-down first"
+                (
+                    f"the lab {self.name} already runs containers with the same addresses: run "
+                    "make lab-down first"
+                )
             )
 
     def make(self, host):
@@ -440,7 +455,10 @@ class VirtualLab(Lab):
                     else []
                 )
                 say(
-                    f"{host} is booting: {lines[-1][-100:] if lines else 'nothing on its console yet'}"
+                    (
+                        f"{host} is booting: "
+                        f"{lines[-1][-100:] if lines else 'nothing on its console yet'}"
+                    )
                 )
                 told = time.monotonic()
             time.sleep(1)
@@ -451,7 +469,10 @@ class VirtualLab(Lab):
             say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
         elif state != "running":
             raise LabError(
-                f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}"
+                (
+                    f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within "
+                    f"{seconds} s, systemd is '{state}'\nlog: {console}"
+                )
             )
 
     # Used by tests
@@ -505,8 +526,10 @@ def build_storage(lab, host, target):
     images only.
     """
     script = (
-        "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; "
-        "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; "
+        "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs "
+        "--no-run-if-empty docker rm --force; "
+        "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' "
+        "| xargs --no-run-if-empty docker rmi --force; "
         "systemctl stop docker.socket docker.service containerd.service"
     )
     lab.on(host, "sh", "-c", script, timeout=300)

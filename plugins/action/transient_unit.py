@@ -175,7 +175,10 @@ class ActionModule(ActionBase):
                 # Without the text after the marker, which is log output and may contain a secret.
                 said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
                 raise AnsibleError(
-                    "Cannot follow unit %s on host %s, which continues there with its output in %s: %s: exit code %s: %s"
+                    (
+                        "Cannot follow unit %s on host %s, which continues there with its output "
+                        "in %s: %s: exit code %s: %s"
+                    )
                     % (
                         result["unit"],
                         self._host,

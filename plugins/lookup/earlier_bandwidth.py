@@ -144,18 +144,25 @@ def _named(path, cluster, hosts):
         of, bandwidth, report = _read(Path(path))
     except ValueError as error:
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it empty"
+            (
+                "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it "
+                "empty"
+            )
             % (path, error)
         ) from error
     if cluster not in ("", of):
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster %s (verify_cluster_name). Name a report.json of cluster %s, "
+            "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster %s "
+            "(verify_cluster_name). Name a report.json of cluster %s, "
             "or leave it empty" % (path, of or "without a name", cluster, cluster)
         )
     measured = _measured(bandwidth)
     if measured != hosts:
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a report.json of the same hosts, or leave it empty"
+            (
+                "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a "
+                "report.json of the same hosts, or leave it empty"
+            )
             % (
                 path,
                 ", ".join(measured) or "no hosts, because nothing was measured then",

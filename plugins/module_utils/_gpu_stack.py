@@ -29,11 +29,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 # Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch
 # ('nvidia-535-server').
 _DKMS = re.compile(
-    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
+    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>\d[\w.+~-]*)(?:, (?P<kernel>[^,:\s]+), "
+    r"(?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)"
 )
 _NVRM = re.compile(
-    r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
+    (
+        r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel "
+        r"Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
+    )
 )
 _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\s")
 # developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
@@ -614,9 +618,9 @@ def reboot_required_reason(
     on_disk = modules.get(running, "")
     if loaded and library and loaded != library:
         return (
-            "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail until the module of that version is loaded"
-            % (loaded, library)
-        )
+            "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail "
+            "until the module of that version is loaded"
+        ) % (loaded, library)
     if loaded and on_disk and loaded != on_disk:
         return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (
             loaded,

@@ -62,9 +62,12 @@ _SYNONYMS = {
 # Mount options that the mount program, systemd or the kernel do not show.
 _NOT_SHOWN = frozenset(
     (
-        "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
-        "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
-        "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
+        "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma "
+        "intr nointr lock nolock acl ac cto rdirplus resvport "
+        "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion "
+        "sharecache sloppy comment user nouser users owner noowner group nogroup "
+        "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent "
+        "loud symfollow nofsc nosoftreval nomigration iversion noiversion"
     ).split()
 )
 # Options that the kernel shows in another notation.

@@ -245,7 +245,10 @@ def faults(
         wrong += _name_faults("members of %s" % entry["name"], people, _PERSON, _PERSONS)
         if text and not _is_description(text):
             wrong.append(
-                "description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\"
+                (
+                    "description of %s: '%s' is not valid; use at most 200 printable ASCII "
+                    "characters without | \" ' ` \\"
+                )
                 % (entry["name"], text)
             )
         members.update(people)
@@ -534,15 +537,18 @@ class _Planner:
         """
         dummy, account, person = key
         if any(row.partition and (row.account, row.user) == key[1:] for row in self.rows):
-            return "it has associations with partitions that were made by others, which would be deleted too"
+            return (
+                "it has associations with partitions that were made by others, which would be "
+                "deleted too"
+            )
         stays_member = any(row.user == person for row in self.elsewhere) or any(
             row.user == person and _key_of(row) not in leaving for row in self.rows
         )
         if not stays_member and not self.member_of(person) and self.is_administrator(person):
             return (
-                "%s is an administrator of the database, and deleting the last account deletes the person"
-                % person
-            )
+                "%s is an administrator of the database, and deleting the last account deletes "
+                "the person"
+            ) % person
         return ""
 
     def member_of(self, person: str) -> list[Key]:

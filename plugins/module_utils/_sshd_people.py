@@ -154,7 +154,8 @@ def files_of_keys(effective: Effective, path: str) -> list[str]:
 def drop_in(files: Iterable[str]) -> str:
     """Return the text of our file in sshd's folder."""
     return (
-        "# Written by role trainyard.gpu.shared_storage. The last file has the keys of shared_storage_users.\n"
+        "# Written by role trainyard.gpu.shared_storage. The last file has the keys of "
+        "shared_storage_users.\n"
         "# The others are what the rest of the configuration sets; the role reads it in each run.\n"
         "AuthorizedKeysFile %s\n" % " ".join(files)
     )

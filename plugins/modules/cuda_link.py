@@ -100,7 +100,8 @@ class Host:
         )
         if rc and arguments[0] != "--query":
             self.module.fail_json(
-                msg="update-alternatives %s failed: %s. Check the entries with 'update-alternatives --display %s', correct what the message "
+                msg="update-alternatives %s failed: %s. Check the entries with "
+                "'update-alternatives --display %s', correct what the message "
                 "names, and run this again"
                 % (" ".join(arguments), (stderr or stdout).strip(), NAME)
             )
@@ -147,7 +148,8 @@ class Host:
         """Fail if the link does not lead to the folder after update-alternatives has succeeded."""
         if self.leads_to() != os.path.realpath(folder):
             self.module.fail_json(
-                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
+                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare "
+                "it with 'update-alternatives --display %s', "
                 "remove the link, and run this again"
                 % (self.link, self.leads_to() or "nothing", folder, NAME)
             )
@@ -170,7 +172,10 @@ class Host:
             return result
         if not os.path.isdir(folder):
             self.module.fail_json(
-                msg="'%s' is not a folder: no toolkit is installed there; install it or set another folder"
+                msg=(
+                    "'%s' is not a folder: no toolkit is installed there; install it or set "
+                    "another folder"
+                )
                 % folder
             )
         registered = record.get("registered", [])

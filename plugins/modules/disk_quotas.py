@@ -166,7 +166,10 @@ class Quotas:
         )
         if rc != 0:
             self.module.fail_json(
-                msg="setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that quotas are on, and run this again"
+                msg=(
+                    "setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that "
+                    "quotas are on, and run this again"
+                )
                 % (quota["kind"], quota["id"], mount, (err or out).strip(), mount),
                 limited=self.limited,
             )
@@ -178,7 +181,8 @@ class Quotas:
             other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
             if other["limit_mib"] != quota["limit_mib"]:
                 self.module.fail_json(
-                    msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: set %d or %d MiB in both. "
+                    msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: "
+                    "set %d or %d MiB in both. "
                     "Nothing was set"
                     % (
                         other["path"],
@@ -199,7 +203,8 @@ class Quotas:
         limits = None if on_server else self.limits(mount["path"], quota["kind"])
         if on_server:
             reason = (
-                "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB "
+                "%s is a folder of NFS server %s, where quotas are set, not here; have its "
+                "administrator limit %s %d to %d MiB "
                 "(setquota --%s %d 0 %d 0 0 on its file system), or set quota_mib to 0"
                 % (
                     mount["path"],
@@ -216,7 +221,8 @@ class Quotas:
             return
         if limits is None:
             reason = (
-                "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), "
+                "no %s quotas are on for %s (%s); turn them on there (mount options "
+                "usrquota,grpquota and quotaon, or the file system's own way), "
                 "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
             )
             self.unsupported.append({"path": quota["path"], "reason": reason})

@@ -339,9 +339,12 @@ def refuse_to_stop(module, config, engine, new):
     if containers and not module.params["interrupt_containers"]:
         module.fail_json(
             msg=(
-                f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} in {config.path} needs a restart of Docker, which would stop: "
-                f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it (interrupt_containers; docker_engine_interrupt_containers of the "
-                "role), or set live-restore to true among the options, which spares all but the training container"
+                f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} "
+                f"in {config.path} needs a restart of Docker, which would stop: "
+                f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it "
+                "(interrupt_containers; docker_engine_interrupt_containers of the "
+                "role), or set live-restore to true among the options, which spares all but "
+                "the training container"
             )
         )
     return containers
@@ -403,11 +406,20 @@ def bring_into_force(module, config, engine, merged, text, action):
         again = run_as_before(engine, restarted)
         module.fail_json(
             msg=(
-                f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
+                (
+                    f"Docker did not accept the new {config.path}: {reason}\nThe former file is "
+                    "restored, and Docker "
+                )
                 + (
-                    f"does not start with it either: {again}\nFind the cause with 'journalctl --unit={engine.service}' on the host, and correct it"
+                    (
+                        f"does not start with it either: {again}\nFind the cause with 'journalctl "
+                        f"--unit={engine.service}' on the host, and correct it"
+                    )
                     if again
-                    else "runs with it again. Correct the options (docker_engine_daemon_options of the role), and run this again"
+                    else (
+                        "runs with it again. Correct the options (docker_engine_daemon_options of "
+                        "the role), and run this again"
+                    )
                 )
             )
         )
@@ -444,7 +456,8 @@ def warn(module, config, merged, containers):
         module.warn(f"The restart of Docker stops: {', '.join(containers)}")
     for kept in merged.kept:
         module.warn(
-            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
+            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not "
+            "set by this collection; "
             f"requested is {json.dumps(kept['asked'])}. "
             f"To replace it, add it to override (docker_engine_daemon_override of the role)"
         )

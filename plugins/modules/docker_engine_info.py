@@ -279,7 +279,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 FIXES = {
     "": "",
     "not_installed": "run gpu_stack.yml, which installs an engine",
-    "daemon_stopped": "run gpu_stack.yml, which starts it; if it ends again, journalctl -u docker.service says why",
+    "daemon_stopped": (
+        "run gpu_stack.yml, which starts it; if it ends again, journalctl -u docker.service says "
+        "why"
+    ),
     "no_answer": "see why: journalctl -u docker.service",
 }
 # A link to snap itself. Whether it is on the PATH of a run does not matter: the engine runs.

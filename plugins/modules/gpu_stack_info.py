@@ -617,7 +617,8 @@ def main():
         cuda, nvcc = host.cuda(), host.nvcc()
     except stack.ParseError as error:
         module.fail_json(
-            msg="the output about the driver cannot be parsed: %s. Read the same on the host. If it is complete, report the line as a "
+            msg="the output about the driver cannot be parsed: %s. Read the same on the host. If "
+            "it is complete, report the line as a "
             "fault of the collection" % error
         )
     headers = [kernel for kernel in modules if os.path.isdir("/lib/modules/%s/build" % kernel)]

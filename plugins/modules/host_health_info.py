@@ -540,7 +540,10 @@ def main():
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
         module.fail_json(
-            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            msg=(
+                "%s. Read the same on the host. If it is complete, report it as a fault of the "
+                "collection"
+            )
             % error
         )
     certificates = {

@@ -1107,7 +1107,10 @@ def main():
         )
     except ParseError as error:
         module.fail_json(
-            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            msg=(
+                "%s. Read the same on the host. If it is complete, report it as a fault of the "
+                "collection"
+            )
             % error
         )
 

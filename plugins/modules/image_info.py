@@ -130,7 +130,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 FIXES = {
     "": "",
     "not_installed": "run gpu_stack.yml, which installs Docker",
-    "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read journalctl -u docker.service",
+    "engine_unavailable": (
+        "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read "
+        "journalctl -u docker.service"
+    ),
 }
 NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
 NO_ENGINE = re.compile(
@@ -164,7 +167,8 @@ def main():
         if NO_ENGINE.search(err):
             return None, "engine_unavailable"
         module.fail_json(
-            msg="docker image %s failed: %s. Run the command on the host, correct what it names, and run this again. 'journalctl --unit=docker' "
+            msg="docker image %s failed: %s. Run the command on the host, correct what it names, "
+            "and run this again. 'journalctl --unit=docker' "
             "has the log of Docker" % (" ".join(arguments), err.strip()),
             rc=rc,
         )

@@ -111,7 +111,10 @@ class Logins:
             former = json.loads(read_text(self.tokens) or "{}")
         except ValueError as error:
             self.module.fail_json(
-                msg="%s is damaged (%s). Restore it from a backup, or remove it: then all people get new passwords"
+                msg=(
+                    "%s is damaged (%s). Restore it from a backup, or remove it: then all people "
+                    "get new passwords"
+                )
                 % (self.tokens, error)
             )
         tokens = tokens_of(

@@ -403,9 +403,17 @@ LINKS = ["device", "device/driver", "device/physfn"]
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 FIXES = {
-    "no_devices": "nothing to do on a host without InfiniBand or RoCE. Otherwise check whether 'lspci' lists the adapter",
-    "driver_not_loaded": "load the driver ('modprobe mlx5_ib' for adapters of driver mlx5_core), and check 'dmesg' for messages about the adapter",
-    "not_installed": "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs",
+    "no_devices": (
+        "nothing to do on a host without InfiniBand or RoCE. Otherwise check whether 'lspci' lists "
+        "the adapter"
+    ),
+    "driver_not_loaded": (
+        "load the driver ('modprobe mlx5_ib' for adapters of driver mlx5_core), and check 'dmesg' "
+        "for messages about the adapter"
+    ),
+    "not_installed": (
+        "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs"
+    ),
     "tool_failed": "run it manually there, and check whether /dev/infiniband exists",
     "timeout": "find out what the tool waits for ('dmesg | grep mlx'), or raise 'timeout'",
     "container_not_running": "start the container",
@@ -511,7 +519,10 @@ class Tools:
         except _infiniband.ParseError as error:
             if not run.rc:
                 self.module.fail_json(
-                    msg="%s. Run it on the host. If its output is complete, report it as a fault of the collection"
+                    msg=(
+                        "%s. Run it on the host. If its output is complete, report it as a fault "
+                        "of the collection"
+                    )
                     % error,
                     rc=run.rc,
                     stdout=run.stdout,
@@ -587,7 +598,10 @@ class Host:
             return {name: package["version"] for name, package in parse_installed(listed).items()}
         except ParseError as error:
             self.module.fail_json(
-                msg="the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists"
+                msg=(
+                    "the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the "
+                    "host, and repair what it lists"
+                )
                 % error
             )
 

@@ -115,7 +115,10 @@ def main() -> None:
                 log = read_log(stream)
     except OSError as error:
         module.fail_json(
-            msg=f"log_file: {path}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
+            msg=(
+                f"log_file: {path}: {error.strerror}. Give the path of a log on this host, or its "
+                "text in 'log'"
+            )
         )
     module.exit_json(changed=False, **answer(log))
 

@@ -101,7 +101,8 @@ def restart_resolved(module, path):
     rc, stdout, stderr = module.run_command([systemctl, "restart", "systemd-resolved.service"])
     if rc:
         module.fail_json(
-            msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
+            msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl "
+            "--unit=systemd-resolved' on the host, "
             "correct it, and run this again" % (path, (stderr or stdout).strip())
         )
 

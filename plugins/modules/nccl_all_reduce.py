@@ -420,9 +420,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 )
 
 FIXES = {
-    "not_installed": "build nccl-tests, or set its all_reduce_perf in 'executable' (and Open MPI's mpirun in 'mpirun')",
+    "not_installed": (
+        "build nccl-tests, or set its all_reduce_perf in 'executable' (and Open MPI's mpirun in "
+        "'mpirun')"
+    ),
     "library_missing": "install it, or add its folder to LD_LIBRARY_PATH where the ranks run",
-    "timeout": "find the host or link that hangs (run it on each host alone, then on pairs), or raise 'timeout'",
+    "timeout": (
+        "find the host or link that hangs (run it on each host alone, then on pairs), or raise "
+        "'timeout'"
+    ),
     "container_not_running": "start container {container}",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
 }
@@ -465,7 +471,10 @@ def check_numbers(module):
     ):
         if params[name] is None:
             module.fail_json(
-                msg=f"{name} is missing: set the number of GPUs per host that take part in the run, or give a log in 'log' or 'log_file'"
+                msg=(
+                    f"{name} is missing: set the number of GPUs per host that take part in the "
+                    "run, or give a log in 'log' or 'log_file'"
+                )
             )
         if params[name] < least:
             module.fail_json(msg=f"{name}: '{params[name]}' is too small; set {least} or more")
@@ -482,12 +491,18 @@ def check_words(module):
     for name in params["environment"]:
         if not re.match(r"[A-Za-z_]\w*$", name):
             module.fail_json(
-                msg=f"environment: '{name}' is not a valid variable name; use letters, digits and underscores"
+                msg=(
+                    f"environment: '{name}' is not a valid variable name; use letters, digits and "
+                    "underscores"
+                )
             )
     for host in params["hosts"]:
         if not re.match(r"[A-Za-z0-9][\w.-]*$", host):
             module.fail_json(
-                msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11"
+                msg=(
+                    f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as "
+                    "gpu-a or 10.0.0.11"
+                )
             )
 
 
@@ -511,7 +526,10 @@ def check(module):
         )
     if params["gpus"] * max(1, len(params["hosts"])) < 2:
         module.fail_json(
-            msg="gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several hosts with mpirun"
+            msg=(
+                "gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several "
+                "hosts with mpirun"
+            )
         )
     try:
         least, most = (parse_size(params[name], name) for name in ("min_bytes", "max_bytes"))
@@ -519,7 +537,10 @@ def check(module):
         module.fail_json(msg=str(error))
     if least > most:
         module.fail_json(
-            msg=f"min_bytes: '{params['min_bytes']}' is larger than max_bytes '{params['max_bytes']}'; set a smaller or equal size"
+            msg=(
+                f"min_bytes: '{params['min_bytes']}' is larger than max_bytes "
+                f"'{params['max_bytes']}'; set a smaller or equal size"
+            )
         )
     return least, most
 
@@ -619,7 +640,10 @@ def judge(module, bounds):
                 text = stream.read()
         except OSError as error:
             module.fail_json(
-                msg=f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
+                msg=(
+                    f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or "
+                    "its text in 'log'"
+                )
             )
     try:
         told = answer(text, bounds=bounds)
@@ -680,7 +704,8 @@ def run(module, bounds):
         told = answer(output, document, done.rc, bounds)
     except ParseError as error:
         module.fail_json(
-            msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "
+            msg=f"{params['executable']} ended with exit code 0, but this isn't what "
+            f"all_reduce_perf prints: {error}. Set executable to "
             "all_reduce_perf of nccl-tests",
             stdout=printed,
             stderr=done.stderr,
@@ -689,7 +714,10 @@ def run(module, bounds):
     if "too_many_gpus" in by_id:
         reason = by_id["too_many_gpus"]
         module.fail_json(
-            msg=f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: {reason['line']}",
+            msg=(
+                f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: "
+                f"{reason['line']}"
+            ),
             output=output,
             command=command,
         )

@@ -296,32 +296,55 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 FIXES = {
     "not_installed": (
         "install the Ascend driver on this host, or set its npu-smi in 'executable'",
-        "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into container {container}",
+        (
+            "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into "
+            "container {container}"
+        ),
     ),
     "driver_not_loaded": (
-        "reboot if driver or firmware were installed since the last boot. Else check that 'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
+        "reboot if driver or firmware were installed since the last boot. Else check that "
+        "'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
         "and run the task as root or as a member of group HwHiAiUser",
-        "create container {container} with /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
+        "create container {container} with /dev/davinci_manager, /dev/devmm_svm, "
+        "/dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
         "driver's lib64. If it has them, check npu-smi on the host",
     ),
     "device_in_use": (
         "end the container that has the NPU: a device belongs to one container at a time",
-        "give container {container} devices that no other container has, and /usr/local/dcmi of the host",
+        (
+            "give container {container} devices that no other container has, and /usr/local/dcmi "
+            "of the host"
+        ),
     ),
     "library_missing": (
-        "install the driver again, and add its lib64/driver and lib64/common to LD_LIBRARY_PATH or ld.so.conf",
-        "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, and set LD_LIBRARY_PATH",
+        (
+            "install the driver again, and add its lib64/driver and lib64/common to "
+            "LD_LIBRARY_PATH or ld.so.conf"
+        ),
+        (
+            "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, "
+            "and set LD_LIBRARY_PATH"
+        ),
     ),
     "no_devices": (
-        "check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that firmware and driver fit together",
+        (
+            "check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that "
+            "firmware and driver fit together"
+        ),
         "create container {container} with a /dev/davinciN",
     ),
     "no_answer": (
-        "read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, the NPU is faulty",
+        (
+            "read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, "
+            "the NPU is faulty"
+        ),
         None,
     ),
     "not_ready": (
-        "wait until the NPU has started or its firmware is upgraded, then reboot if the installer asked for it",
+        (
+            "wait until the NPU has started or its firmware is upgraded, then reboot if the "
+            "installer asked for it"
+        ),
         None,
     ),
     "permission": (
@@ -329,7 +352,10 @@ FIXES = {
         "check the user of container {container}, and its group HwHiAiUser",
     ),
     "truncated": (
-        "run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', and reset or replace it",
+        (
+            "run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', "
+            "and reset or replace it"
+        ),
         None,
     ),
     "timeout": (
@@ -398,7 +424,10 @@ def table_of(module: AnsibleModule, run: Run) -> Table | None:
         return None if run.cause else parse_info(run.stdout)
     except ParseError as exc:
         module.fail_json(
-            msg=f"{module.params['executable']} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
+            msg=(
+                f"{module.params['executable']} info: {exc}. Run it in the same place. If its "
+                "output is complete, report it as a fault of the collection"
+            ),
             rc=run.rc,
             stdout=run.stdout,
             stderr=run.stderr,
@@ -413,8 +442,10 @@ def cause_of(module: AnsibleModule, run: Run, table: Table | None) -> tuple[str,
         cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
         if table is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
             module.fail_json(
-                msg=f"{module.params['executable']} info ended with exit code 0, but printed no table of npu-smi. "
-                "Set executable to the driver's npu-smi, or remove the program of that name that comes first in PATH",
+                msg=f"{module.params['executable']} info ended with exit code 0, but printed no "
+                "table of npu-smi. "
+                "Set executable to the driver's npu-smi, or remove the program of that name "
+                "that comes first in PATH",
                 stdout=run.stdout,
                 stderr=run.stderr,
             )

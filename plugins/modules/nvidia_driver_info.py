@@ -281,14 +281,15 @@ def choose(host, params, result):
         result["problem"] += "; " if result["problem"] else ""
         if ways:
             result["problem"] += (
-                "driver %s is a transitional package without content (%s), which leads to %s: request driver %s, or another source of the driver"
-                % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
-            )
+                "driver %s is a transitional package without content (%s), which leads to %s: "
+                "request driver %s, or another source of the driver"
+            ) % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
         else:
             result["problem"] += "no driver %s: %s" % (asked, offered(anchors, offers, asked))
     if params["without"]:
         result["problem"] += (
-            "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
+            "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a "
+            "mirror of the distribution, "
             "list it in package_sources_apt_repositories" % ", ".join(params["without"])
         )
     return None
@@ -368,7 +369,8 @@ def main():
             choose(host, module.params, result)
     except ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If "
+            msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg "
+            "--audit' on the host, and repair what it lists. If "
             "it lists nothing, report the line as a fault of the collection" % error
         )
     module.exit_json(changed=False, **result)

@@ -405,28 +405,46 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 FIXES = {
     "not_installed": (
         "install the NVIDIA driver on this host, or set its nvidia-smi in 'executable'",
-        "create container {container} with GPUs by the NVIDIA container toolkit, which also adds nvidia-smi",
+        (
+            "create container {container} with GPUs by the NVIDIA container toolkit, which also "
+            "adds nvidia-smi"
+        ),
     ),
     "driver_not_loaded": (
-        "load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of the kernel it may have to be built",
+        (
+            "load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of "
+            "the kernel it may have to be built"
+        ),
         "load the driver's kernel module on the host ('modprobe nvidia')",
     ),
     "driver_library_mismatch": (
-        "reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
-        "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module",
+        (
+            "reboot, or unload and load the kernel module: the driver was updated on disk, and the "
+            "former version is still loaded"
+        ),
+        (
+            "reboot the host, then recreate container {container}: its libraries differ in version "
+            "from the loaded kernel module"
+        ),
     ),
     "library_missing": (
-        "install the driver's libraries in the version of its kernel module, and run ldconfig. CUDA's folder of stubs must not be in "
+        "install the driver's libraries in the version of its kernel module, and run ldconfig. "
+        "CUDA's folder of stubs must not be in "
         "LD_LIBRARY_PATH or ld.so.conf",
-        "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so",
+        (
+            "create container {container} by the NVIDIA container toolkit with capability "
+            "'utility', which adds libnvidia-ml.so"
+        ),
     ),
     "no_devices": (
-        "check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
+        "check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card "
+        "without power, or a kernel module that does not "
         "support this generation. If nothing is wrong there, check the permissions of /dev/nvidia*",
         "run nvidia-smi on the host, and check which GPUs container {container} was created with",
     ),
     "gpu_lost": (
-        "take the host out of use and reboot it. If the GPU only requires a reset, stop its jobs and reset it (nvidia-smi --gpu-reset, with monitoring "
+        "take the host out of use and reboot it. If the GPU only requires a reset, stop its "
+        "jobs and reset it (nvidia-smi --gpu-reset, with monitoring "
         "after systemctl stop trainyard-metrics-gpu). 'dmesg | grep Xid' "
         "shows the error. If it returns, GPU, power or slot is faulty",
         None,
@@ -440,12 +458,18 @@ FIXES = {
         "check the permissions of /dev/nvidia* in container {container}",
     ),
     "timeout": (
-        "find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch persistence mode on, or raise 'timeout'",
+        (
+            "find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch "
+            "persistence mode on, or raise 'timeout'"
+        ),
         None,
     ),
     "unknown": (
         "read 'dmesg | grep -i nvrm', and run nvidia-smi manually",
-        "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else read 'dmesg | grep -i nvrm' there",
+        (
+            "restart container {container}: containers lose their GPUs when systemd reloads its "
+            "units on the host. Else read 'dmesg | grep -i nvrm' there"
+        ),
     ),
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
@@ -516,7 +540,8 @@ def read_document(module: AnsibleModule, run, executable: str):
         return parse_query(run.stdout)
     except ParseError as exc:
         return module.fail_json(
-            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
+            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, "
+            "report it as a fault of the "
             "collection",
             rc=run.rc,
             stdout=run.stdout,
@@ -551,7 +576,8 @@ def main() -> None:
     cause, evidence = cause_of(run, answer is not None, error_gpus)
     if cause == "other":
         module.fail_json(
-            msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
+            msg=f"{executable} -q -x ended with exit code 0, but printed no document of "
+            "nvidia-smi. Set executable to the driver's "
             "nvidia-smi, or remove the program of that name that comes first in PATH",
             stdout=run.stdout,
             stderr=run.stderr,

@@ -405,7 +405,10 @@ class Certificates:
         Root of that host can send anything.
         """
         found = re.search(
-            "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE REQUEST-----",
+            (
+                "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE "
+                "REQUEST-----"
+            ),
             text[:MOST],
         )
         path = os.path.join(self.module.tmpdir, "other.pem")
@@ -416,7 +419,10 @@ class Certificates:
         )
         if code:
             self.module.fail_json(
-                msg="requests: '%s' is no request of a certificate (%s); check who changed the host that sent it"
+                msg=(
+                    "requests: '%s' is no request of a certificate (%s); check who changed the "
+                    "host that sent it"
+                )
                 % (text[:80], (errors or out).strip()[:200])
             )
         return path, out[out.index("-----BEGIN") :]
@@ -599,7 +605,10 @@ def check_names(module):
             )
         if bad or not entry["names"] + entry["addresses"]:
             module.fail_json(
-                msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses"
+                msg=(
+                    "names: '%s' cannot be in a certificate; use names of hosts, and addresses in "
+                    "addresses"
+                )
                 % bad[0]
                 if bad
                 else "names: there is none; use the name of the host or its address"

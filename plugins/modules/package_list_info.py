@@ -64,7 +64,8 @@ def main():
         packages = _packages.parse_states(listed, automatic)
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, report "
+            msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and "
+            "repair what it lists. If it lists nothing, report "
             "the line as a fault of the collection" % error
         )
     module.exit_json(changed=False, packages=packages)

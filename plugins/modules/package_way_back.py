@@ -121,7 +121,10 @@ class Apt:
     def fail(self, what, stdout, stderr):
         lines = [line for line in (stderr or stdout).strip().splitlines() if line.strip()]
         self.module.fail_json(
-            msg="%s: %s\nCorrect what the message names, or install the former versions yourself, and run this again"
+            msg=(
+                "%s: %s\nCorrect what the message names, or install the former versions yourself, "
+                "and run this again"
+            )
             % (what, "\n".join(lines[-8:])),
             stdout=stdout,
             stderr=stderr,
@@ -160,7 +163,8 @@ class Apt:
             ]
             if strays:
                 self.module.fail_json(
-                    msg="to restore %s apt would also change %s; nothing was changed. Change these packages yourself with apt, and run this "
+                    msg="to restore %s apt would also change %s; nothing was changed. Change these "
+                    "packages yourself with apt, and run this "
                     "again" % (" ".join(asked), ", ".join(strays))
                 )
             rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
@@ -203,7 +207,8 @@ def main():
             apt.bring_back(plan)
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, "
+            "and repair what it lists. If it lists nothing, "
             "report the line as a fault of the collection" % error
         )
     module.exit_json(

@@ -441,9 +441,15 @@ class Host:
                     % (
                         last_lines(stderr),
                         (
-                            "Wait until the other apt or dpkg on this host has ended, or raise lock_timeout, and run this again"
+                            (
+                                "Wait until the other apt or dpkg on this host has ended, or raise "
+                                "lock_timeout, and run this again"
+                            )
                             if LISTS_LOCKED.search(stderr)
-                            else "Correct the repository, its key or the proxy on this host until apt-get update succeeds, and run this again"
+                            else (
+                                "Correct the repository, its key or the proxy on this host until "
+                                "apt-get update succeeds, and run this again"
+                            )
                         ),
                     )
                 )
@@ -541,7 +547,8 @@ class Host:
         self.file.write(record)
         if rc:
             self.module.fail_json(
-                msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
+                msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half "
+                "installed, run 'dpkg --configure "
                 "--pending' on the host. Then run this again"
                 % (" ".join(missing), last_lines(stderr or stdout)),
                 stdout=stdout,
@@ -584,7 +591,10 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
+                msg=(
+                    "apt-mark hold failed: %s\nThe packages are installed, but not held. Correct "
+                    "what apt-mark names, and run this again"
+                )
                 % last_lines(stderr or stdout)
             )
 
@@ -603,9 +613,10 @@ class Host:
         if wrong:
             stays = ", ".join(sorted(self.installed(plan["installed"]))) or "nothing"
             self.module.fail_json(
-                msg="apt-get succeeded, but %s. Of what it installed, this is still there: %s. It is recorded, and the removal of the role removes it. "
-                "Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed the packages again"
-                % (", ".join(wrong), stays)
+                msg="apt-get succeeded, but %s. Of what it installed, this is still there: %s. It "
+                "is recorded, and the removal of the role removes it. "
+                "Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what "
+                "changed the packages again" % (", ".join(wrong), stays)
             )
 
     @staticmethod
@@ -631,7 +642,8 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
+                msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available "
+                "version, add a repository that has it, or "
                 "resolve the conflict that apt names"
                 % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing))
             )
@@ -650,7 +662,10 @@ class Host:
         ]
         if refused:
             self.module.fail_json(
-                msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed"
+                msg=(
+                    "to install %s apt would remove %s; nothing was changed: remove them first if "
+                    "they are not needed"
+                )
                 % (" ".join(missing), ", ".join(refused))
             )
         # Holds are ignored only for may_replace. Other holds are kept.
@@ -664,7 +679,8 @@ class Host:
         held = self.held(moved)
         if held:
             self.module.fail_json(
-                msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
+                msg="to install %s apt would change %s, which are held; nothing was changed: lift "
+                "the holds (apt-mark unhold) if "
                 "they may change" % (" ".join(missing), ", ".join(held))
             )
         return plan
@@ -731,7 +747,8 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
+                msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt "
+                "names ('apt-get --fix-broken install'), "
                 "and run this again" % (" ".join(names), last_lines(stderr or stdout))
             )
         removed = _packages.parse_simulation(stdout)["removed"]
@@ -853,7 +870,8 @@ def main():
             host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, "
+            "and repair what it lists. If it lists nothing, "
             "report the line as a fault of the collection" % error
         )
     if module.params["simulate"]:

@@ -339,7 +339,10 @@ def main():
         environment.absent()
     if not module.params["requirements"].strip() and not module.params["content"]:
         module.fail_json(
-            msg="requirements: the text is empty; use the content of a requirements file with checksums"
+            msg=(
+                "requirements: the text is empty; use the content of a requirements file with "
+                "checksums"
+            )
         )
     environment.present()
 

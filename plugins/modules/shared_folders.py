@@ -626,7 +626,8 @@ def check_links(module):
             is_folder(leads_to, "mount") or is_folder(leads_to, "tree")
         ):
             module.fail_json(
-                msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
+                msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the "
+                "system's own. Remove the link, or name "
                 "another folder" % (folder["path"], leads_to)
             )
 
@@ -635,12 +636,18 @@ def fail_for(module, error, changed):
     """Fail for what the system has refused, with the paths that were changed before."""
     if error.errno == errno.EOPNOTSUPP:
         module.fail_json(
-            msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl"
+            msg=(
+                "%s: this file system has no POSIX access lists, but full_access_uid needs them: "
+                "mount it with acl"
+            )
             % error.filename,
             changed_paths=changed,
         )
     module.fail_json(
-        msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
+        msg=(
+            "%s: %s. Correct it on this host (mode, mount options, a full or read-only file "
+            "system), and run this again"
+        )
         % (error.filename, error.strerror),
         changed_paths=changed,
     )
@@ -686,8 +693,10 @@ def main():
             for server, commands in sorted(folders.commands.items())
         )
         module.fail_json(
-            msg="%s cannot be created or changed from this host, because their NFS server maps root to another user (root_squash) and their owner "
-            "may not do it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted. Paths "
+            msg="%s cannot be created or changed from this host, because their NFS server maps "
+            "root to another user (root_squash) and their owner "
+            "may not do it either. Have the server's administrator run, %s. Then run this "
+            "again: folders with this group and mode are accepted. Paths "
             "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
             % (
                 quantity(sum(len(commands) for commands in folders.commands.values()), "folder"),

@@ -445,13 +445,17 @@ def main():
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
                 module.fail_json(
-                    msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
+                    msg="the server of '%s' does not answer: start it, or discard the data that "
+                    "this host has not written to it yet with "
                     "'umount --force --lazy %s'" % (params["path"], params["path"])
                 )
             remove(params["path"])
     except OSError as error:
         module.fail_json(
-            msg="the files of the proof cannot be removed: %s. Mount the share writable on this host, or remove '%s' on its server"
+            msg=(
+                "the files of the proof cannot be removed: %s. Mount the share writable on this "
+                "host, or remove '%s' on its server"
+            )
             % (error, os.path.join(params["path"], FOLDERS[-1]))
         )
     module.exit_json(changed=False, **result)

@@ -318,7 +318,10 @@ class Accounts:
         path = self.module.get_bin_path(name)
         if path is None:
             self.module.fail_json(
-                msg="%s is not installed on this host; install the package slurm-client, or run this module on the host of slurmdbd"
+                msg=(
+                    "%s is not installed on this host; install the package slurm-client, or run "
+                    "this module on the host of slurmdbd"
+                )
                 % name
             )
         return path
@@ -341,7 +344,10 @@ class Accounts:
         rc, out, err = self.run(sacctmgr.show(entity))
         if rc != 0:
             self.module.fail_json(
-                msg="sacctmgr show %s failed: %s. Check that slurmdbd runs on AccountingStorageHost of slurm.conf, and look into its log"
+                msg=(
+                    "sacctmgr show %s failed: %s. Check that slurmdbd runs on "
+                    "AccountingStorageHost of slurm.conf, and look into its log"
+                )
                 % (entity, sacctmgr.message(err or out))
             )
         return out
@@ -372,7 +378,8 @@ class Accounts:
         )
         if rc != 0:
             self.module.fail_json(
-                msg="squeue failed: %s. Something is to be removed, which is not possible while its jobs run. Start slurmctld, and run this "
+                msg="squeue failed: %s. Something is to be removed, which is not possible while "
+                "its jobs run. Start slurmctld, and run this "
                 "again" % sacctmgr.message(err or out)
             )
         return self.parsed(sacctmgr.parse_jobs, out)
@@ -398,7 +405,10 @@ class Accounts:
         if not any(row.cluster == self.cluster for row in found.associations):
             names = sorted({row.cluster for row in found.associations})
             self.module.fail_json(
-                msg="cluster: '%s' is not registered in the database, which has %s. Start slurmctld with ClusterName=%s, or correct the name"
+                msg=(
+                    "cluster: '%s' is not registered in the database, which has %s. Start "
+                    "slurmctld with ClusterName=%s, or correct the name"
+                )
                 % (self.cluster, ", ".join(names) or "none", self.cluster)
             )
 
@@ -411,7 +421,8 @@ class Accounts:
         while sacctmgr.GPU not in self.parsed(sacctmgr.parse_tres, self.table("tres")):
             if time.monotonic() >= deadline:
                 self.module.fail_json(
-                    msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in slurm.conf, and start slurmctld, which "
+                    msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in "
+                    "slurm.conf, and start slurmctld, which "
                     "registers it" % sacctmgr.GPU
                 )
             time.sleep(1)
@@ -423,14 +434,18 @@ class Accounts:
             # One of them may have ended.
             if rc != 0 and "Invalid job id" not in err:
                 self.module.fail_json(
-                    msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs on the scheduler's host, and run "
+                    msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs "
+                    "on the scheduler's host, and run "
                     "this again" % (", ".join(numbers), sacctmgr.message(err or out))
                 )
             deadline = self.deadline()
             while {job.number for job in self.jobs()} & set(numbers):
                 if time.monotonic() >= deadline:
                     self.module.fail_json(
-                        msg="jobs %s have not ended %d s after scancel. Run this again when squeue does not show them any more"
+                        msg=(
+                            "jobs %s have not ended %d s after scancel. Run this again when squeue "
+                            "does not show them any more"
+                        )
                         % (", ".join(numbers), self.module.params["timeout"])
                     )
                 time.sleep(1)
@@ -501,7 +516,10 @@ class Accounts:
                     else [step.what for step in left.steps]
                 )
                 self.module.fail_json(
-                    msg="%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this again"
+                    msg=(
+                        "%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this "
+                        "again"
+                    )
                     % (
                         not_done[0],
                         message or "sacctmgr reported success, but the database does not have it",

@@ -202,7 +202,10 @@ def checked_reason(module):
         # Brackets and commas would address other nodes too, and ALL all of them.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             module.fail_json(
-                msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'"
+                msg=(
+                    "nodes: '%s' is not a valid node name; use one name per entry, of letters, "
+                    "digits, '-', '.' and '_'"
+                )
                 % name
             )
     return reason
@@ -217,7 +220,10 @@ def fail_for_unknown(module, names, known):
     unknown = [name for name in names if name not in known]
     if unknown:
         module.fail_json(
-            msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
+            msg=(
+                "nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add "
+                "the node to slurm.conf"
+            )
             % (
                 "', '".join(unknown),
                 ", ".join(sorted(known)[:20]) + (" and more" if len(known) > 20 else ""),
@@ -246,7 +252,10 @@ def fail_for_wrong(module, acting, after):
     wrong = [name for name in acting if ("drain" in after[name]["states"]) != is_drained]
     if wrong:
         module.fail_json(
-            msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')"
+            msg=(
+                "%s: %s after 'scontrol update state=%s'; expected %s. See the log of the "
+                "controller ('journalctl -u slurmctld')"
+            )
             % (
                 ", ".join(wrong),
                 "+".join(after[wrong[0]]["states"]),

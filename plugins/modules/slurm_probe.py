@@ -166,7 +166,10 @@ class Probes:
             entry = pwd.getpwnam(module.params["person"])
         except KeyError:
             module.fail_json(
-                msg="person: '%s' has no account on this host. Run playbook people, or name a person who has one"
+                msg=(
+                    "person: '%s' has no account on this host. Run playbook people, or name a "
+                    "person who has one"
+                )
                 % module.params["person"]
             )
         self.person = {
@@ -258,7 +261,10 @@ class Probes:
                 if "Invalid account" not in str(error):
                     raise
                 self.module.fail_json(
-                    msg="person: '%s' is in no account of Slurm. Run playbook people, or name a person who is in one"
+                    msg=(
+                        "person: '%s' is in no account of Slurm. Run playbook people, or name a "
+                        "person who is in one"
+                    )
                     % self.person["name"]
                 )
         if self.resumed:
@@ -280,7 +286,10 @@ class Probes:
             )
             if run.rc != 0:
                 self.module.fail_json(
-                    msg="%s cannot create a folder in '%s' on this host: %s. Check shared-storage and the owner of the folder"
+                    msg=(
+                        "%s cannot create a folder in '%s' on this host: %s. Check shared-storage "
+                        "and the owner of the folder"
+                    )
                     % (
                         self.person["name"],
                         self.module.params["folder"],

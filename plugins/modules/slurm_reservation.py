@@ -135,7 +135,8 @@ def fail_for_other_use(module, found):
     """Fail if a reservation of this name has another purpose."""
     if found and "maint" not in found["flags"]:
         module.fail_json(
-            msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
+            msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different "
+            "name, or delete it on the scheduler's host: "
             "scontrol delete reservationname=%s"
             % (found["name"], ", ".join(found["flags"]) or "none", found["name"])
         )

@@ -180,7 +180,8 @@ def main():
         result = try_logins(module, module.params, module.params["wait"])
     except ParseError as error:
         module.fail_json(
-            msg="the output of container %s cannot be parsed: %s. If a program or shell profile of the image prints the line, remove that. "
+            msg="the output of container %s cannot be parsed: %s. If a program or shell profile of "
+            "the image prints the line, remove that. "
             "Else report it as a fault of the collection" % (module.params["container"], error)
         )
     module.exit_json(changed=False, **result)

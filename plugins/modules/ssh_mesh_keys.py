@@ -330,7 +330,10 @@ class Keys:
             return {}
         except ParseError as error:
             self.module.fail_json(
-                msg="%s is %s. Keys are compared with it: restore it, or remove it if you trust the current keys"
+                msg=(
+                    "%s is %s. Keys are compared with it: restore it, or remove it if you trust "
+                    "the current keys"
+                )
                 % (path, error)
             )
 
@@ -344,9 +347,10 @@ class Keys:
                 user = found["Config"].get("User") or ""
                 if user.split(":")[0] not in ("", "root", "0"):
                     self.module.fail_json(
-                        msg="container %s runs as user '%s'; its sshd needs root, which reads the keys and starts each rank as root: "
-                        "leave training_container_user empty, and enter the container with docker exec --user"
-                        % (name, user)
+                        msg="container %s runs as user '%s'; its sshd needs root, which reads the "
+                        "keys and starts each rank as root: "
+                        "leave training_container_user empty, and enter the container with "
+                        "docker exec --user" % (name, user)
                     )
                 return found
         return {}

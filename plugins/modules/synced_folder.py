@@ -126,7 +126,10 @@ def held_in(module, folder):
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             module.fail_json(
-                msg=f"'{path}' is not a regular file, but this folder is only for files from the controller: remove it"
+                msg=(
+                    f"'{path}' is not a regular file, but this folder is only for files from the "
+                    "controller: remove it"
+                )
             )
         held[name] = [found.st_size, int(found.st_mtime)]
     return held
@@ -134,7 +137,10 @@ def held_in(module, folder):
 
 def shown(files):
     return "".join(
-        f"{name}  {size} bytes, changed {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+        (
+            f"{name}  {size} bytes, changed "
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+        )
         for name, (size, changed) in sorted(files.items())
     )
 
@@ -145,7 +151,8 @@ def apply(module, dest, asked, uploads, removed):
     for name, (path, digest) in sorted(uploads.items()):
         if checksum(path) != digest:
             module.fail_json(
-                msg=f"'{name}' has a different checksum on this host than on the controller. Run this again, after the file "
+                msg=f"'{name}' has a different checksum on this host than on the controller. Run "
+                "this again, after the file "
                 "has been written completely"
             )
         os.chmod(path, 0o644)
@@ -194,7 +201,8 @@ def main():
             apply(module, dest, asked, uploads, removed)
         except OSError as error:
             module.fail_json(
-                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), "
+                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or "
+                "read-only file system, an immutable file), "
                 "and run this again"
             )
 

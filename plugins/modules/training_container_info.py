@@ -553,7 +553,10 @@ def ask_docker(module, result):
         return result.update(
             available=False,
             cause="engine_unavailable",
-            fix="run gpu_stack.yml, which starts it; if it stops again, read `journalctl -u docker`: %s"
+            fix=(
+                "run gpu_stack.yml, which starts it; if it stops again, read `journalctl -u "
+                "docker`: %s"
+            )
             % (err.strip() or out.strip()),
         )
     result.update(available=True, cause="", fix="")
@@ -582,7 +585,10 @@ def ask_systemd(module, result):
     )
     if rc != 0:
         module.fail_json(
-            msg="systemctl show %s failed: %s. The host must be booted with systemd. Check it with 'systemctl status' on the host"
+            msg=(
+                "systemctl show %s failed: %s. The host must be booted with systemd. Check it with "
+                "'systemctl status' on the host"
+            )
             % (unit, err.strip() or out.strip()),
             rc=rc,
         )

@@ -271,7 +271,8 @@ class Unit(object):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
             self.module.fail_json(
-                msg="systemctl cannot tell whether %s runs: %s. The host must be booted with systemd. Check it with 'systemctl status' on "
+                msg="systemctl cannot tell whether %s runs: %s. The host must be booted with "
+                "systemd. Check it with 'systemctl status' on "
                 "the host" % (self.service, err.strip())
             )
         return out.strip() in ACTIVE
@@ -389,7 +390,10 @@ class Unit(object):
         rc, out, err = self.module.run_command(command)
         if rc:
             self.module.fail_json(
-                msg="systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' on the host, correct it, and run this again"
+                msg=(
+                    "systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' "
+                    "on the host, correct it, and run this again"
+                )
                 % (self.service, (err or out).strip(), self.service),
                 log=self.log,
                 unit=self.service,
@@ -408,7 +412,10 @@ def start_or_attach(module, unit, answer):
     if running and not same:
         if not params["replace"]:
             module.fail_json(
-                msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
+                msg=(
+                    "%s is running with another command or environment. Wait for its end, or stop "
+                    "it: systemctl stop %s"
+                )
                 % (unit.service, unit.service),
                 **answer,
             )
@@ -416,7 +423,10 @@ def start_or_attach(module, unit, answer):
             rc, out, err = unit.systemctl("stop", unit.service)
             if rc:
                 module.fail_json(
-                    msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
+                    msg=(
+                        "systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill "
+                        "--signal=KILL %s' on the host, and run this again"
+                    )
                     % (unit.service, err.strip(), unit.service),
                     **answer,
                 )
@@ -455,7 +465,10 @@ def main():
     params = module.params
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}\Z", params["name"]):
         module.fail_json(
-            msg="name: %r is not a valid unit name; use letters, digits, _ . : @ - without the suffix .service"
+            msg=(
+                "name: %r is not a valid unit name; use letters, digits, _ . : @ - without the "
+                "suffix .service"
+            )
             % params["name"]
         )
     if not os.path.isabs(params["log"]):
@@ -473,14 +486,20 @@ def main():
         )
     if params["detach"] and params["lease"]:
         module.fail_json(
-            msg="lease: '%d' and detach exclude each other, because nothing would renew the lease; remove one of them"
+            msg=(
+                "lease: '%d' and detach exclude each other, because nothing would renew the lease; "
+                "remove one of them"
+            )
             % params["lease"]
         )
     unit = Unit(module)
     for key in unit.environment:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", key):
             module.fail_json(
-                msg="environment: %r is not a valid variable name; use letters, digits and underscores"
+                msg=(
+                    "environment: %r is not a valid variable name; use letters, digits and "
+                    "underscores"
+                )
                 % key
             )
 

@@ -152,7 +152,10 @@ def asked_for(module):
                 check(pem)
         except ParseError as error:
             module.fail_json(
-                msg=f"certificates, entry {number}: {error}. Give the complete text of certificates of authorities in PEM format"
+                msg=(
+                    f"certificates, entry {number}: {error}. Give the complete text of "
+                    "certificates of authorities in PEM format"
+                )
             )
         asked.update(found)
     return asked
@@ -171,7 +174,10 @@ def update_store(module, files, placed, removed):
     )
     if executable is None:
         module.fail_json(
-            msg=f"'{module.params['executable']}' is not installed on this host: install the package ca-certificates"
+            msg=(
+                f"'{module.params['executable']}' is not installed on this host: install the "
+                "package ca-certificates"
+            )
         )
     if module.check_mode:
         return

@@ -315,7 +315,10 @@ class Host:
             self.fail(
                 "%s has the SHA-256 checksum %s, expected %s"
                 % (url, digest(content), " or ".join(checksums)),
-                "Compare it with the checksum of the vendor's key from a second source. If they are the same, add it to key_checksums",
+                (
+                    "Compare it with the checksum of the vendor's key from a second source. If "
+                    "they are the same, add it to key_checksums"
+                ),
             )
         try:
             keys = {}
@@ -324,7 +327,10 @@ class Host:
         except _openpgp.ParseError as error:
             self.fail(
                 "%s is not a keyring: %s" % (url, error),
-                "Set key_url to an OpenPGP key or a package with a keyring, and check that no proxy answers for it",
+                (
+                    "Set key_url to an OpenPGP key or a package with a keyring, and check that no "
+                    "proxy answers for it"
+                ),
             )
         if fingerprints:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]

@@ -238,19 +238,19 @@ def _module_problem(
         )
     if requested == "auto" and unknown and not only_open and not never_open:
         return (
-            "%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
-            % _named(unknown)
-        )
+            "%s is not in the compatibility data, so its kernel module is unknown: set "
+            "nvidia_driver_kernel_module to open or proprietary"
+        ) % _named(unknown)
     if requested == "proprietary" and only_open:
         return (
-            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto"
-            % _named(only_open)
-        )
+            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open "
+            "one: set it to open, or to auto"
+        ) % _named(only_open)
     if requested == "open" and never_open:
         return (
-            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
-            % _named(never_open)
-        )
+            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary "
+            "one: set it to proprietary, or to auto"
+        ) % _named(never_open)
     return ""
 
 
@@ -405,9 +405,9 @@ def other_source(found: dict[str, Any], installed: dict[str, Any], source: str) 
     if found["driver_sources"] == foreign[:1] and foreign != ["other_repository"]:
         keep = "set nvidia_driver_source to '%s' to keep that driver, or " % foreign[0]
     return (
-        "a driver from %s is installed, but nvidia_driver_source is '%s': %sremove that driver first, when no job runs on the host (%s)"
-        % (" and from ".join(SOURCES[other] for other in foreign), source, keep, "; ".join(ways))
-    )
+        "a driver from %s is installed, but nvidia_driver_source is '%s': %sremove that driver "
+        "first, when no job runs on the host (%s)"
+    ) % (" and from ".join(SOURCES[other] for other in foreign), source, keep, "; ".join(ways))
 
 
 def fabric_manager_beside(
@@ -482,7 +482,10 @@ def _lacking_packages(
     """
     if needs.fabric and source == "runfile":
         return [
-            "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
+            (
+                "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not "
+                "include it: set nvidia_driver_source to nvidia_repository"
+            )
         ]
     if not choice.offers or choice.families or has_problem:
         return []
@@ -501,7 +504,8 @@ def _secure_boot_problems(found: dict[str, Any], signed: bool) -> list[str]:
         return []
     return [
         "Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
-        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
+        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure "
+        "Boot off, or "
         "use a source with signed modules (Ubuntu's distribution)"
     ]
 
@@ -627,7 +631,10 @@ def plan(
     problems += _lacking_packages(source, kind, needs, choice, bool(problems))
     if not wishes:
         problems.append(
-            "no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version"
+            (
+                "no supported branch supports all GPUs of this host (%s): set one in "
+                "nvidia_driver_version"
+            )
             % ", ".join(needs.generations)
         )
     if needs.own_kernel:

@@ -264,7 +264,10 @@ def _stopped_manager(switches: int, driver: str, installed: bool) -> tuple[str, 
     )
     if installed:
         state = "not running"
-        fix = "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not start"
+        fix = (
+            "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not "
+            "start"
+        )
     return "%d NVSwitches, and nvidia-fabricmanager.service is %s" % (switches, state), fix
 
 
@@ -490,7 +493,10 @@ def probe(
         problem = "%s cannot log in to the scheduler; run people.yml" % ", ".join(missing)
         return {**found, "problem": problem}
     if best is None:
-        problem = "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job"
+        problem = (
+            "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a "
+            "job"
+        )
         return {**found, "possible": False, "problem": problem}
     if best.quota < 1:
         problem = "the quotas in slurm_accounts allow nobody a GPU"

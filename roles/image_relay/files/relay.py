@@ -342,7 +342,10 @@ class Relay:
         pip = [] if "ipykernel" in _image_relay.versions_of(root, [])[1] else ["ipykernel"]
         if apt and not has("usr/bin/apt-get"):
             raise Failed(
-                "it has no apt, which installs %s; use an image of Debian or Ubuntu, or complete: false"
+                (
+                    "it has no apt, which installs %s; use an image of Debian or Ubuntu, or "
+                    "complete: false"
+                )
                 % ", ".join(apt)
             )
         return apt, pip
@@ -418,7 +421,10 @@ class Relay:
         apt, pip = self.lacks(root)
         if pip and self.inside(name, "python3", "-m", "pip", "--version", quiet=True).returncode:
             raise Failed(
-                "it has no pip for its python3, which installs %s; use an image with pip, or complete: false"
+                (
+                    "it has no pip for its python3, which installs %s; use an image with pip, or "
+                    "complete: false"
+                )
                 % ", ".join(pip)
             )
         print("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))

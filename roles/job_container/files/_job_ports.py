@@ -403,7 +403,10 @@ def load(config, state, jobs):
     if os.waitpid(child, 0)[1]:
         lines = (_files.read(said).strip() or "it was killed").splitlines()
         raise OSError(
-            "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false"
+            (
+                "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or "
+                "set job_container_firewall to false"
+            )
             % lines[0]
         )
     # What the kernel has now. Module host_health_info and the health program compare the two.

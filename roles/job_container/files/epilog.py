@@ -788,7 +788,10 @@ def main():
     job, uid = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
         print(
-            "trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program"
+            (
+                "trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; "
+                "slurmd has to start this program"
+            )
             % (job, uid),
             file=sys.stderr,
         )

@@ -110,7 +110,10 @@ def mindspore_options(arguments):
         name, equal, value = word[2:].partition("=")
         if not word.startswith("--") or name not in options or not equal:
             raise Refused(
-                "'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, --rank-table=FILE or --folder=DIR, then the command"
+                (
+                    "'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, "
+                    "--rank-table=FILE or --folder=DIR, then the command"
+                )
                 % word
             )
         options[name] = value
@@ -120,7 +123,10 @@ def mindspore_options(arguments):
         )
     if not words:
         raise Refused(
-            "mindspore: there is no command; write it last, as in: trainyard-launch mindspore train.py"
+            (
+                "mindspore: there is no command; write it last, as in: trainyard-launch mindspore "
+                "train.py"
+            )
         )
     # As torchrun and msrun do it.
     return options, ["python3"] + words if words[0].endswith(".py") else words
@@ -130,13 +136,19 @@ def mindspore_start(asked, has_msrun, table, ranks):
     """Return C(msrun) or C(rank_table). C(table) is the path of a rank table, or empty."""
     if asked == "msrun" and not has_msrun:
         raise Refused(
-            "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer MindSpore, or --start=rank_table"
+            (
+                "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer "
+                "MindSpore, or --start=rank_table"
+            )
         )
     if asked != "rank_table" and has_msrun:
         return "msrun"
     if not table and ranks > 1:
         raise Refused(
-            "%s, and there is no rank table; name one with --rank-table=FILE, or use an image with MindSpore 2.3 or newer, which needs none"
+            (
+                "%s, and there is no rank table; name one with --rank-table=FILE, or use an image "
+                "with MindSpore 2.3 or newer, which needs none"
+            )
             % ("--start=rank_table was requested" if has_msrun else "the image has no msrun")
         )
     return "rank_table"
@@ -147,11 +159,17 @@ def check_ranks(job):
     entries = job["entries"]
     if any(entry.get("local") for entry in entries):
         raise Refused(
-            "mindspore needs one worker per host, which starts a rank for each of its NPUs; use --ntasks-per-node=1"
+            (
+                "mindspore needs one worker per host, which starts a rank for each of its NPUs; "
+                "use --ntasks-per-node=1"
+            )
         )
     if len({entry["slots"] for entry in entries}) > 1:
         raise Refused(
-            "mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each"
+            (
+                "mindspore needs as many ranks on each host, but they have %s; request as many "
+                "NPUs on each"
+            )
             % ", ".join("%s %d" % (entry["address"], entry["slots"]) for entry in entries)
         )
 
@@ -168,7 +186,8 @@ def check_rings(servers, chip):
             and found != set(range(8))
         ):
             raise Refused(
-                "host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
+                "host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 "
+                "and 4-7 are rings of their own; use devices of one "
                 "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip)
             )
 
@@ -196,7 +215,10 @@ def known_devices(table):
     try:
         if table.get("status") != "completed":
             raise Refused(
-                "the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again"
+                (
+                    "the rank table is not complete: its status is '%s', and 'completed' was "
+                    "expected; wait until it is, or write it again"
+                )
                 % table.get("status")
             )
         return {
@@ -204,7 +226,10 @@ def known_devices(table):
         }
     except (KeyError, TypeError, AttributeError):
         raise Refused(
-            "the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table"
+            (
+                "the rank table has neither the form of version 1.0 (server_list) nor the one "
+                "before it (group_list); write it with hccl_rank_table"
+            )
         ) from None
 
 
@@ -215,7 +240,10 @@ def devices_of_entry(entry, known):
     missing = [str(device) for device in devices if device not in own]
     if missing or len(devices) != entry["slots"]:
         raise Refused(
-            "the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices"
+            (
+                "the rank table has devices %s of host %s, but the job needs %s there; write the "
+                "table again with all hosts and devices"
+            )
             % (
                 ", ".join(map(str, own)) or "none",
                 entry["address"],
@@ -504,7 +532,10 @@ def read_job(folder=INSIDE):
             return json.load(stream)
     except (OSError, ValueError):
         raise Refused(
-            "%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..."
+            (
+                "%s is missing: this is not a container of trainyard-run; start it as in: srun "
+                "trainyard-run IMAGE -- trainyard-launch ..."
+            )
             % path
         ) from None
 
@@ -581,7 +612,10 @@ class Workers(object):
             if time.time() > deadline:
                 missing = sorted(expected - set(self.connections))
                 raise Refused(
-                    "worker %s did not %s within %d seconds; each worker of the step has to call trainyard-launch"
+                    (
+                        "worker %s did not %s within %d seconds; each worker of the step has to "
+                        "call trainyard-launch"
+                    )
                     % (", ".join(map(str, missing)), task, seconds)
                 )
         server.close()
@@ -931,7 +965,10 @@ class Ranks(object):
         bad = [exit_code(code) for code in codes if code]
         if bad and not own:
             print(
-                "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above"
+                (
+                    "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. "
+                    "Its message is above"
+                )
                 % (self.settings["start"], bad[0], socket.gethostname()),
                 file=sys.stderr,
             )
@@ -1053,7 +1090,10 @@ def mindspore(job, arguments, environment):
     )
     if not os.path.exists(RANK):
         raise Refused(
-            "%s is missing in the container; tell the operator to run playbook scheduler, or training_environment"
+            (
+                "%s is missing in the container; tell the operator to run playbook scheduler, or "
+                "training_environment"
+            )
             % RANK
         )
     folder = mindspore_folder(options["folder"], job, environment)

@@ -91,8 +91,14 @@ def script(job: dict, spec: str, place: dict) -> str:
         + ["#SBATCH " + quoted(option) for option in options(job, place)]
         + [
             "",
-            "# Starts the workers by srun, each in its container, and writes result.json into the folder of the job.",
-            "# trainyard submit has judged the text below. It cannot be edited here: change the job file, and submit that.",
+            (
+                "# Starts the workers by srun, each in its container, and writes result.json into "
+                "the folder of the job."
+            ),
+            (
+                "# trainyard submit has judged the text below. It cannot be edited here: change "
+                "the job file, and submit that."
+            ),
             "exec %s run <<'%s'" % (PROGRAM, mark),
             text.rstrip("\n"),
             mark,

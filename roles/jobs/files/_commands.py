@@ -123,7 +123,10 @@ def since_of(text: str) -> datetime.timedelta:
         moment = datetime.datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise Refused(
-            "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T18:00"
+            (
+                "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as "
+                "2026-01-31 or 2026-01-31T18:00"
+            )
             % text
         ) from None
     return max(datetime.timedelta(0), datetime.datetime.now(datetime.timezone.utc) - moment)
@@ -790,7 +793,10 @@ def tensorboard(options):
         raise Refused("%s is not a folder" % options.folder)
     if not site.is_shared(folder):
         raise Refused(
-            "%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too"
+            (
+                "%s is on this host only; use a folder below %s or %s, which the hosts of the job "
+                "have, too"
+            )
             % (folder, site.home, site.config["share"])
         )
     values = {
@@ -977,7 +983,10 @@ def quota(options):
     def lines(found):
         if not found:
             print(
-                "you have no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+                (
+                    "you have no account on this cluster; ask the operator to add you to a group "
+                    "in slurm_accounts"
+                )
             )
             return
         table(
@@ -1228,7 +1237,10 @@ def login(options):
             answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
     except FileNotFoundError:
         raise Refused(
-            "this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled"
+            (
+                "this host has no hub for the browser; use the first login host, or ask the "
+                "operator for jupyterhub_enabled"
+            )
         ) from None
     except (OSError, ValueError) as error:
         raise NoAnswer(

@@ -149,7 +149,8 @@ OF_OPERATORS = {
     "alerts": "alerts",
     "verify": instant('{__name__=~"trainyard_verify_(passed|timestamp_seconds|check_passed)"}'),
     "jobs": instant(
-        "avg by (slurm_job) (avg_over_time(trainyard_gpu_utilization_ratio[1h]) * on (instance, uuid) group_left (slurm_job)"
+        "avg by (slurm_job) (avg_over_time(trainyard_gpu_utilization_ratio[1h]) * on "
+        "(instance, uuid) group_left (slurm_job)"
         ' count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0))'
     ),
 }

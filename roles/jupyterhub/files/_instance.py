@@ -544,7 +544,10 @@ def asked_by(found, people):
     """
     if found is None or found not in people or not PERSON.fullmatch(found):
         raise RequestError(
-            "%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts"
+            (
+                "%s is not one of the people of this cluster; ask the operator to add you to a "
+                "group in slurm_accounts"
+            )
             % (found or "this account")
         )
     return found

@@ -41,7 +41,8 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' %(hub)s; img-src 'self' %(hub)s; font-src 'self' %(hub)s; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self' %(hub)s; img-src 'self' "
+        "%(hub)s; font-src 'self' %(hub)s; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     )
     % {"hub": HUB},

@@ -66,7 +66,10 @@ START_FORM = jinja2.Environment(
 ).get_template("templates/start_form.html")
 #: What people see of an instance that did not start. Its texts are quoted when they are put in.
 START_FAILED = Markup(
-    'The instance ended before it was ready. <a href="{address}">The page of job {job}</a> has its log, which says why. Correct that, and start it again.'
+    (
+        'The instance ended before it was ready. <a href="{address}">The page of job {job}</a> has '
+        "its log, which says why. Correct that, and start it again."
+    )
 )
 #: Failed logins of a name from an address that are judged within so many seconds.
 MOST_FAILED, FAILED_SECONDS = 10, 60
@@ -330,7 +333,10 @@ class InstanceSpawner(Spawner):
                 if host not in self.addresses:
                     raise web.HTTPError(
                         500,
-                        "host %s is not known to the hub; tell the operator to run playbook workbench"
+                        (
+                            "host %s is not known to the hub; tell the operator to run playbook "
+                            "workbench"
+                        )
                         % host,
                     )
                 route = _identity.route_host(self.identity, self.addresses[host])

@@ -379,7 +379,10 @@ class RootTerminal(Page):
             "name"
         ]
         return self.show(
-            note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side."
+            note=(
+                "Terminal %s is root's. JupyterLab lists it among the running terminals, at its "
+                "left side."
+            )
             % name
         )
 

@@ -139,7 +139,10 @@ def read_record(path):
         found = error
     if not isinstance(found, dict):
         raise StepError(
-            "%s is damaged (%s). It records which files the earlier build installed. Restore it from a backup, or remove it and these files"
+            (
+                "%s is damaged (%s). It records which files the earlier build installed. Restore "
+                "it from a backup, or remove it and these files"
+            )
             % (path, found if isinstance(found, ValueError) else "a dictionary is expected")
         )
     return found

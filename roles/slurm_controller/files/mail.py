@@ -30,12 +30,28 @@ FAILED = "trainyard: failed: "
 MOST, MOST_SUBJECT = 1000, 500
 #: Ends that the program of a job did not see, by Slurm's name of the state.
 STATES = {
-    "TIMEOUT": "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin from the last one.",
-    "OUT_OF_MEMORY": "The job used more memory than it had requested. Raise worker_memory, or use smaller batches and fewer workers that load data.",
-    "NODE_FAIL": "A host of the job failed. Submit the job again with trainyard clone; other hosts take it.",
-    "BOOT_FAIL": "A host of the job did not start. Submit the job again with trainyard clone; other hosts take it.",
-    "DEADLINE": "The job could not end before its deadline. Submit it with a later one, or with a shorter time limit.",
-    "PREEMPTED": "A job with a higher priority took its place. A preemptible job is queued again by itself.",
+    "TIMEOUT": (
+        "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin "
+        "from the last one."
+    ),
+    "OUT_OF_MEMORY": (
+        "The job used more memory than it had requested. Raise worker_memory, or use smaller "
+        "batches and fewer workers that load data."
+    ),
+    "NODE_FAIL": (
+        "A host of the job failed. Submit the job again with trainyard clone; other hosts take it."
+    ),
+    "BOOT_FAIL": (
+        "A host of the job did not start. Submit the job again with trainyard clone; other hosts "
+        "take it."
+    ),
+    "DEADLINE": (
+        "The job could not end before its deadline. Submit it with a later one, or with a shorter "
+        "time limit."
+    ),
+    "PREEMPTED": (
+        "A job with a higher priority took its place. A preemptible job is queued again by itself."
+    ),
 }
 
 
@@ -183,7 +199,10 @@ def main(arguments: list[str]) -> int:
     program = program_of(settings)
     if not program:
         print(
-            "trainyard: no program sends mails on this host; install one that has /usr/sbin/sendmail, or set jobs_mail_program",
+            (
+                "trainyard: no program sends mails on this host; install one that has "
+                "/usr/sbin/sendmail, or set jobs_mail_program"
+            ),
             file=sys.stderr,
         )
         return 1

@@ -511,7 +511,8 @@ def _behind(found: dict, operation: str, ranks: list) -> None:
 
 
 _RAS_RANK = re.compile(
-    r"  Rank (?P<rank>\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not launched any operations)| reported (?P<error>[^-]+?))?"
+    r"  Rank (?P<rank>\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not "
+    r"launched any operations)| reported (?P<error>[^-]+?))?"
     r" -- (?:GPU [^\n]*? managed by process (?P<pid>\d+) on node (?P<host>\S+)|\[process)"
 )
 _RAS_COUNT = re.compile(

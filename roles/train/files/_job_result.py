@@ -45,7 +45,8 @@ __all__ = [
 TIMED_OUT, STOPPED = 124, 143
 #: The rank itself, or one of its workers that load data.
 OUT_OF_MEMORY = (
-    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less memory (workers, batch), or fewer ranks on the host. "
+    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less "
+    "memory (workers, batch), or fewer ranks on the host. "
     "verify shows limits of the container"
 )
 #: What a job reports of the card of its data.
@@ -255,11 +256,11 @@ def _with_memory(causes: list[dict], counters: dict, library: object) -> list[di
         if counters.get(name) is not None
     )
     cause = (
-        "the memory of the job or its container was full (%s), and the kernel killed %d of the processes there"
-        % (
-            words or "limit not known",
-            counters["oom_kills"],
-        )
+        "the memory of the job or its container was full (%s), and the kernel killed %d of the "
+        "processes there"
+    ) % (
+        words or "limit not known",
+        counters["oom_kills"],
     )
     line = "kernel: oom_kill %d" % counters["oom_kills"]
     told = library.cause_of("job_out_of_memory", line, cause=cause)
@@ -370,7 +371,10 @@ def seen(
     if not requested or not gpus["idle"]:
         return gpus, fabric, []
     idle = ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus["idle"])
-    warning = "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"
+    warning = (
+        "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its "
+        "GPUs, and CUDA_VISIBLE_DEVICES"
+    )
     return gpus, fabric, [warning % (host, idle, requested)]
 
 

@@ -278,7 +278,10 @@ class Service:
         if opened:
             self.stop()
             self.fail(
-                "it was stopped because it listened on %s. It may listen on %s port %d only. Correct its command"
+                (
+                    "it was stopped because it listened on %s. It may listen on %s port %d only. "
+                    "Correct its command"
+                )
                 % (opened, self.entry["address"], self.entry["port"]),
                 "refused",
             )

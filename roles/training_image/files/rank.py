@@ -181,7 +181,10 @@ def main():
     rank, slot, world_size = place(os.environ)
     if not command or not job or rank is None:
         sys.exit(
-            "usage: rank COMMAND..., started by a launcher that sets the rank, with TRAINYARD_JOB_DIR set"
+            (
+                "usage: rank COMMAND..., started by a launcher that sets the rank, with "
+                "TRAINYARD_JOB_DIR set"
+            )
         )
     base = os.path.join(job, "rank.%d" % rank)
     report = base + ".report"
