@@ -46,7 +46,8 @@ except ImportError:
     from ansible_collections.trainyard.gpu.plugins.module_utils import _launchers
 
 INSIDE = "/run/trainyard"
-LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "mindspore", "rank", "sshd", "run")
+#: What people call. C(rank) and C(sshd) are for this program itself.
+LAUNCHERS = (*_launchers.LAUNCHERS, "run")
 #: Set in a command of worker 0 whose other workers run their sshd already.
 READY = "TRAINYARD_WORKERS_READY"
 #: Seconds for the other workers: their images start at other times.
@@ -1162,10 +1163,9 @@ def follow(connection, ranks):
 
 
 def main(argv):
-    if not argv or argv[0] not in LAUNCHERS or (len(argv) < 2 and argv[0] != "sshd"):
-        raise Refused(
-            "usage: trainyard-launch torchrun|horovodrun|mpirun|mindspore|run ARGUMENT..."
-        )
+    known = (*LAUNCHERS, "rank", "sshd")
+    if not argv or argv[0] not in known or (len(argv) < 2 and argv[0] != "sshd"):
+        raise Refused("usage: trainyard-launch %s ARGUMENT..." % "|".join(LAUNCHERS))
     launcher, arguments = argv[0], argv[1:]
     if launcher == "rank":
         return start_rank(arguments, dict(os.environ))
