@@ -138,7 +138,7 @@ def test_phrases_that_do_not_come_back(phrase):
         "README.md",
         ".github/workflows/test.yml",
         "inventories/example_infiniband/group_vars/cluster.yml",
-        "changelogs/fragments",
+        "changelogs",
         "roles/training_image/files/entrypoint",
         "tests/support/vendor/programs/cuda-installer",
     ],
