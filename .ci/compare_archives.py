@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Compare what the tests believe of the archives of Ubuntu, NVIDIA and Docker with indexes of the real ones.
+"""Compare what the tests believe of the archives of Ubuntu, NVIDIA and Docker with indexes of the
+real ones.
 
     apt-get indextargets --format '$(COMPONENT) $(REPO_URI) $(FILENAME)' 'Identifier: Packages' | .ci/compare_archives.py RELEASE [--vendors]
     .ci/compare_archives.py RELEASE --names [--vendors]    prints the names of the packages whose installation apt simulates
     .ci/compare_archives.py RELEASE --sources              prints the sources of the vendors: name, URL of the key, and a line for apt
 
-The input has a component, the repository's URI and a path of an index on each line. Of Ubuntu, tests/fixtures/ubuntu/facts.yml is compared: names, components,
-maintainers, relations, and which packages are transitional. Of the vendors: what tests/support/vendor_repository.py makes, the builds of NCCL in the
-compatibility data, and the names of Docker's packages in role docker_engine. Versions move, so they are not compared, except NCCL's. Prints each difference,
-and exits with 1 if there is one.
+The input has a component, the repository's URI and a path of an index on each line. Of Ubuntu,
+tests/fixtures/ubuntu/facts.yml is compared: names, components, maintainers, relations, and which
+packages are transitional. Of the vendors: what tests/support/vendor_repository.py makes, the builds
+of NCCL in the compatibility data, and the names of Docker's packages in role docker_engine.
+Versions move, so they are not compared, except NCCL's. Prints each difference, and exits with 1 if
+there is one.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 FACTS = ROOT / "tests/fixtures/ubuntu/facts.yml"
-# Where the repository of a URI is NVIDIA's: of CUDA, with its directory, or of the container toolkit. The last is Docker's.
+# Where the repository of a URI is NVIDIA's: of CUDA, with its directory, or of the container
+# toolkit. The last is Docker's.
 CUDA, TOOLKIT, DOCKER = r"/compute/cuda/repos/(\w+)/", "/libnvidia-container/", "docker.com/"
-# Names that only the stand-in has. In NVIDIA's repository packages have these names, or the virtual name differs.
+# Names that only the stand-in has. In NVIDIA's repository packages have these names, or the virtual
+# name differs.
 OF_THE_STANDIN = re.compile(r".*(-any|--\S+)")
 # The branch whose packages apt simulates.
 BRANCH = "580"
@@ -63,7 +68,10 @@ class Package(NamedTuple):
 
 
 def packages_of(text: str, component: str) -> dict[str, list[Package]]:
-    """Return the packages of an index by name. Lines that continue a field are left out, because no compared field has any."""
+    """Return the packages of an index by name.
+
+    Lines that continue a field are left out, because no compared field has any.
+    """
     found: dict[str, list[Package]] = {}
     for paragraph in text.split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line and not line[0].isspace()]
@@ -74,7 +82,9 @@ def packages_of(text: str, component: str) -> dict[str, list[Package]]:
 
 
 def differences(facts: dict[str, dict], archive: dict[str, list[Package]]) -> list[str]:
-    """Return what differs between the facts about a release's packages and its archive, one line for each difference."""
+    """Return what differs between the facts about a release's packages and its archive, one line
+    for each difference.
+    """
     found = []
     for name, fact in facts.items():
         packages = archive.get(name, [])
@@ -100,7 +110,9 @@ def provided(name: str, archive: dict[str, list[Package]]) -> str:
 
 
 def differing(fact: dict, packages: list[Package]) -> list[str]:
-    """Return what differs between the facts about a package and its versions in the pockets of the archive. One that agrees is enough."""
+    """Return what differs between the facts about a package and its versions in the pockets of the
+    archive. One that agrees is enough.
+    """
     found = []
     components = sorted({package.component for package in packages})
     if fact.get("component") and fact["component"] not in components:
@@ -127,7 +139,9 @@ def differing(fact: dict, packages: list[Package]) -> list[str]:
 
 
 def link_collection() -> None:
-    """Let files of this checkout import each other as parts of the collection, which is not installed here."""
+    """Let files of this checkout import each other as parts of the collection, which is not
+    installed here.
+    """
     for name, folders in (
         ("ansible_collections", []),
         ("ansible_collections.trainyard", []),
@@ -174,7 +188,9 @@ def docker_packages() -> dict[str, dict]:
 
 
 def vendor_differences(directory: str, archive: dict[str, list[Package]]) -> list[str]:
-    """Return what differs between the stand-in for a directory of NVIDIA's and its repository, one line for each difference."""
+    """Return what differs between the stand-in for a directory of NVIDIA's and its repository, one
+    line for each difference.
+    """
     vendor = module_of("tests/support/vendor_repository.py")
     found = []
     for family in vendor.load()["families"]:
@@ -186,7 +202,9 @@ def vendor_differences(directory: str, archive: dict[str, list[Package]]) -> lis
 
 
 def unlike(ours: Package, name: str, archive: dict[str, list[Package]]) -> list[str]:
-    """Return what differs between a package of the stand-in and those of the same branch in the archive."""
+    """Return what differs between a package of the stand-in and those of the same branch in the
+    archive.
+    """
     branch = ours.fields["Version"].partition(".")[0]
     packages = [
         each for each in archive.get(name, []) if each.fields["Version"].startswith(f"{branch}.")
@@ -205,7 +223,9 @@ def unlike(ours: Package, name: str, archive: dict[str, list[Package]]) -> list[
 
 
 def nccl_differences(directory: str, archive: dict[str, list[Package]]) -> list[str]:
-    """Return the builds of NCCL that the compatibility data has in a directory, and the repository has not."""
+    """Return the builds of NCCL that the compatibility data has in a directory, and the repository
+    has not.
+    """
     versions = {package.fields["Version"] for package in archive.get("libnccl2", [])}
     rows = values_of("plugins/plugin_utils/compat/nccl.yml")["nccl"]["debs"]
     return [
@@ -216,7 +236,10 @@ def nccl_differences(directory: str, archive: dict[str, list[Package]]) -> list[
 
 
 def sources(release: str) -> list[str]:
-    """The vendors' sources: name, URL of the key, and apt's line. URLs and keys are those of the roles."""
+    """The vendors' sources: name, URL of the key, and apt's line.
+
+    URLs and keys are those of the roles.
+    """
     vendor = module_of("plugins/plugin_utils/_vendor_source.py")
     facts = values_of(FACTS)[release]["release"]
     host = {
@@ -239,7 +262,9 @@ def sources(release: str) -> list[str]:
 
 
 def vendor_names() -> list[str]:
-    """Names of the vendors' packages that roles install: the driver of one branch with either kernel module, the toolkit, and Docker."""
+    """Names of the vendors' packages that roles install: the driver of one branch with either
+    kernel module, the toolkit, and Docker.
+    """
     data = values_of("roles/nvidia_driver/vars/main.yml")["__nvidia_driver_data"]
     family = data["families"]["nvidia_repository"]["ubuntu"][0]
     driver = [name.replace("<BR>", BRANCH) for names in family.values() for name in names]
@@ -272,7 +297,9 @@ def text_of(path: str) -> str:
 
 
 def read_archives(lines: list[str]) -> dict[str, dict[str, list[Package]]]:
-    """Return the packages of the input's indexes: of C(ubuntu), C(docker), C(container_toolkit), and of each directory of CUDA's."""
+    """Return the packages of the input's indexes: of C(ubuntu), C(docker), C(container_toolkit),
+    and of each directory of CUDA's.
+    """
     found: dict[str, dict[str, list[Package]]] = {}
     for line in lines:
         component, uri, path = line.split()

@@ -1,4 +1,6 @@
-"""The lab's hosts: systemd containers with addresses and names on a private bridge, a shared volume, and ssh with keys."""
+"""The lab's hosts: systemd containers with addresses and names on a private bridge, a shared
+volume, and ssh with keys.
+"""
 
 import hashlib
 import ipaddress
@@ -14,25 +16,30 @@ from process import LabError, run, say
 
 LABEL = "trainyard.lab"
 SHARE = "/data1/share"
-# A Docker engine inside a host needs a real file system for its layers (overlay does not work on overlay).
+# A Docker engine inside a host needs a real file system for its layers (overlay does not work on
+# overlay).
 VOLUMES = {"docker": "/var/lib/docker", "containerd": "/var/lib/containerd"}
-# So do jobs in rootless containers, which also need FUSE, and a /proc that the container of their host does not mask.
+# So do jobs in rootless containers, which also need FUSE, and a /proc that the container of their
+# host does not mask.
 JOB_VOLUMES = {"jobs": "/var/lib/trainyard/containers"}
 JOB_OPTIONS = ("--device", "/dev/fuse", "--security-opt", "systempaths=unconfined")
-# In each host, after its start: GPUs without hardware, so that quotas have something to count, and mounts that reach the containers of jobs.
+# In each host, after its start: GPUs without hardware, so that quotas have something to count, and
+# mounts that reach the containers of jobs.
 JOB_HOST = """
 mount --make-rshared /
 for number in {gpus}; do [ -e /dev/nvidia$number ] || mknod -m 0666 /dev/nvidia$number c 195 $number; done
 """
 
-# Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is read-only until it is remounted.
+# Before systemd: create ssh keys. With a private cgroup namespace (cgroup v2) the mount is
+# read-only until it is remounted.
 START = """
 if command -v ssh-keygen > /dev/null; then ssh-keygen -A > /dev/null; fi
 {remount}
 exec /sbin/init
 """
 
-# The user is not root, so that a missing `become` is noticed. Existing files are not written again, so a second run changes nothing.
+# The user is not root, so that a missing `become` is noticed. Existing files are not written again,
+# so a second run changes nothing.
 PROVISION = """
 missing=""
 command -v python3 > /dev/null || missing="$missing python3"
@@ -63,8 +70,10 @@ systemctl stop docker.socket docker.service containerd.service
 
 
 class Lab:
-    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and logs. With `job_gpus`, each host has as many device nodes of
-    GPUs, and what jobs in containers need."""
+    """A lab. `name` is the prefix of its Docker objects, `state` is the folder of its keys and
+    logs. With `job_gpus`, each host has as many device nodes of GPUs, and what jobs in containers
+    need.
+    """
 
     def __init__(self, engine, name, subnet, state, count=2, job_gpus=0):
         self.engine = engine
@@ -125,7 +134,10 @@ class Lab:
         image_id = found["Id"]
         if self.job_gpus and not os.path.exists("/dev/fuse"):
             raise LabError(
-                "this machine has no /dev/fuse, which jobs in containers need: run modprobe fuse as root"
+                (
+                    "this machine has no /dev/fuse, which jobs in containers need: run modprobe "
+                    "fuse as root"
+                )
             )
         machine.check_inotify(len(set(self.hosts) - set(self.containers())))
         for host, address in self.hosts.items():
@@ -143,7 +155,10 @@ class Lab:
             keys += [f"{host},{address} {key}" for key in self._provision(host)]
         _write(self.known_hosts, "\n".join(keys) + "\n")
         say(
-            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            (
+                "hosts are up: "
+                f"{', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            )
         )
 
     def _make_key(self):
@@ -196,7 +211,8 @@ class Lab:
         )
         if made.returncode != 0:
             raise LabError(
-                f"step: network {self.network} with addresses {self.subnet}: {made.stderr.strip()}\n"
+                f"step: network {self.network} with addresses {self.subnet}: "
+                f"{made.stderr.strip()}\n"
                 "Check whether another network (docker network ls) uses these addresses"
             )
 
@@ -247,7 +263,10 @@ class Lab:
         found = self._inspect("container", host)
         if found and found["Config"]["Labels"].get(LABEL) != self.name:
             raise LabError(
-                f"this machine has a container {host} that does not belong to this lab: remove or rename it"
+                (
+                    f"this machine has a container {host} that does not belong to this lab: remove "
+                    "or rename it"
+                )
             )
         if found and found["Config"]["Labels"].get(f"{LABEL}.made-as") == made_as:
             if not found["State"]["Running"]:
@@ -270,7 +289,8 @@ class Lab:
         )
 
     def _wait_for(self, host):
-        # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may empty /tmp while a module runs.
+        # A host is ready when systemd has finished its start. Before that, systemd-tmpfiles may
+        # empty /tmp while a module runs.
         deadline = time.monotonic() + 180
         state = ""
         while time.monotonic() < deadline:
@@ -291,7 +311,8 @@ class Lab:
         elif state != "running":
             output = self.engine.docker("logs", "--tail", "20", host, check=False)
             raise LabError(
-                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have systemd as /sbin/init. Last lines of the host:\n"
+                f"host: {host}\nstep: start of systemd, state '{state}'. The image must have "
+                "systemd as /sbin/init. Last lines of the host:\n"
                 f"{output.stdout}{output.stderr}"
             )
 
@@ -350,7 +371,10 @@ class Lab:
 
 
 def other_labs(engine, name):
-    """Return the names of other running labs. Labs of virtual hosts have a network on this engine, but no container."""
+    """Return the names of other running labs.
+
+    Labs of virtual hosts have a network on this engine, but no container.
+    """
     arguments = [
         "network",
         "ls",

@@ -1,4 +1,6 @@
-"""Files that are slow to create and created once: the hosts' image, the base archive of the training image, the folder of wheels."""
+"""Files that are slow to create and created once: the hosts' image, the base archive of the
+training image, the folder of wheels.
+"""
 
 import concurrent.futures
 import hashlib
@@ -18,19 +20,23 @@ REPOSITORY = "trainyard-lab"
 BUILD_LOG = "/var/log/trainyard/training_image.log"
 CONTAINER = "trainyard-training"
 HOST_PACKAGES = (
-    "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd systemd-sysv udev"
+    "ca-certificates dbus iproute2 kmod openssh-server procps python3 python3-apt sudo systemd "
+    "systemd-sysv udev"
 ).split()
 BASE_PACKAGES = (
-    "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 python3-dev python3-pip sudo"
+    "ca-certificates g++ iproute2 make openssh-client openssh-server procps python3 "
+    "python3-dev python3-pip sudo"
 ).split()
-# Every host creates its own ssh keys and machine ID at its first start. apt's proxy belongs to this machine and not to a training image.
+# Every host creates its own ssh keys and machine ID at its first start. apt's proxy belongs to this
+# machine and not to a training image.
 HOST_HOOKS = ['rm -f "$1"/etc/ssh/ssh_host_*', ': > "$1"/etc/machine-id']
 # The job owns the Python of a training image, so pip may install into it.
 BASE_HOOKS = [
     *HOST_HOOKS,
     'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED "$1"/etc/apt/apt.conf.d/99mmdebstrap',
 ]
-# A server with its own kernel. The Docker engine needs the AppArmor tools if the kernel has AppArmor.
+# A server with its own kernel. The Docker engine needs the AppArmor tools if the kernel has
+# AppArmor.
 VIRTUAL_PACKAGES = [
     *HOST_PACKAGES,
     "apparmor",
@@ -98,26 +104,34 @@ DISTRIBUTION_OF = {"bookworm": "debian", "trixie": "debian", "jammy": "ubuntu", 
 
 
 def release() -> str:
-    """Return the codename of the distribution of the images: LAB_RELEASE, which lab.py --release sets, or that of this machine."""
+    """Return the codename of the distribution of the images: LAB_RELEASE, which lab.py --release
+    sets, or that of this machine.
+    """
     asked = os.environ.get("LAB_RELEASE", "")
     codename = asked or machine.os_release().get("VERSION_CODENAME", "")
     if codename in PYTHON_OF:
         return codename
     if asked:
         raise LabError(
-            f"--release '{asked}' is not a release that the lab supports: use one of {', '.join(PYTHON_OF)}"
+            (
+                f"--release '{asked}' is not a release that the lab supports: use one of "
+                f"{', '.join(PYTHON_OF)}"
+            )
         )
     raise LabError(
-        f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its images from this machine's package sources and supports the "
-        f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these, or set one with LAB_RELEASE if this machine has mmdebstrap"
+        f"this machine is '{machine.os_release().get('PRETTY_NAME')}'. The lab builds its "
+        "images from this machine's package sources and supports the "
+        f"Debian and Ubuntu releases {', '.join(PYTHON_OF)}. Run it on one of these, or set "
+        "one with LAB_RELEASE if this machine has mmdebstrap"
     )
 
 
 def sources_of(codename: str, own: str, read: Callable[[str], list]) -> list[tuple[bool, str]]:
     """Return the apt sources for images of a release on a machine of the release own.
 
-    Another release of the same distribution has the machine's own sources with its name. For another distribution, mmdebstrap knows the archive: no sources.
-    read: returns the machine's sources of a release.
+    Another release of the same distribution has the machine's own sources with its name. For
+    another distribution, mmdebstrap knows the archive: no sources. read: returns the machine's
+    sources of a release.
     """
     found = read(codename)
     if found or codename == own or DISTRIBUTION_OF.get(own) != DISTRIBUTION_OF[codename]:
@@ -196,13 +210,19 @@ class Recipe:
 
 
 def side_by_side(*builds):
-    """Run builds at the same time and return their results in this order. If one fails, its error is raised when the others have ended."""
+    """Run builds at the same time and return their results in this order.
+
+    If one fails, its error is raised when the others have ended.
+    """
     with concurrent.futures.ThreadPoolExecutor(len(builds)) as pool:
         return [build.result() for build in [pool.submit(build) for build in builds]]
 
 
 def remove_scratch(scratch):
-    """Remove the files of a killed mmdebstrap. It may take some seconds to end and writes until then."""
+    """Remove the files of a killed mmdebstrap.
+
+    It may take some seconds to end and writes until then.
+    """
     for _ in range(30):
         # Mounts first, so that nothing is removed through a mounted /proc or /dev.
         mounts = [
@@ -227,8 +247,10 @@ def exists(engine, image):
 
 
 def host_image(engine, cache, log):
-    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python, like a newly installed server. Its archive is kept, so that an
-    engine without images gets it without a build (.github/workflows/test.yml)."""
+    """Build the image of the lab's hosts: a minimal distribution with systemd, sshd and Python,
+    like a newly installed server. Its archive is kept, so that an engine without images gets it
+    without a build (.github/workflows/test.yml).
+    """
     recipe = Recipe("host", HOST_PACKAGES, HOST_HOOKS)
     archive = archive_of(recipe, cache)
     if not exists(engine, recipe.image):
@@ -247,8 +269,10 @@ def archive_of(recipe: Recipe, cache: pathlib.Path) -> pathlib.Path:
 
 
 def virtual_system(cache, log):
-    """Build kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same minimal distribution with a kernel. uml is User-mode Linux,
-    whose modules are also on the disk, or None if the distribution of this machine does not have it."""
+    """Build kernel, initrd and disk of the virtual hosts, {kernel, initrd, disk, uml}: the same
+    minimal distribution with a kernel. uml is User-mode Linux, whose modules are also on the disk,
+    or None if the distribution of this machine does not have it.
+    """
     packages = [*VIRTUAL_PACKAGES, KERNELS[DISTRIBUTION_OF[release()]]]
     recipe = Recipe("virtual", packages, HOST_HOOKS, VIRTUAL_OPTIONS)
     machine.install("qemu-system-x86", "qemu-utils", "iproute2", "e2fsprogs")
@@ -307,7 +331,9 @@ def virtual_system(cache, log):
 
 
 def make_virtual(root, disk):
-    """Create a disk from a root file system, for hosts that get their name, address and keys when they boot."""
+    """Create a disk from a root file system, for hosts that get their name, address and keys when
+    they boot.
+    """
     (root / "usr/local/sbin/lab-identity").write_text(IDENTITY_SCRIPT)
     (root / "usr/local/sbin/lab-identity").chmod(0o755)
     (root / "etc/systemd/system/lab-identity.service").write_text(IDENTITY_SERVICE)
@@ -316,15 +342,19 @@ def make_virtual(root, disk):
     (root / "etc/sudoers.d/ops").write_text("ops ALL=(ALL) NOPASSWD: ALL\n")
     (root / "etc/sudoers.d/ops").chmod(0o440)
     script = (
-        "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl --quiet enable lab-identity systemd-networkd ssh; "
-        "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer fstrim.timer"
+        "id ops > /dev/null 2>&1 || useradd --create-home --shell /bin/bash ops; systemctl "
+        "--quiet enable lab-identity systemd-networkd ssh; "
+        "systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer "
+        "e2scrub_all.timer fstrim.timer"
     )
     run("chroot", str(root), "sh", "-euc", script)
     run("mkfs.ext4", "-q", "-F", "-L", "lab-root", "-d", str(root), str(disk), VIRTUAL_DISK)
 
 
 def training_base(engine, cache, log):
-    """Build the base of the training image as a Docker archive, (image name, path), as used by a site without a registry."""
+    """Build the base of the training image as a Docker archive, (image name, path), as used by a
+    site without a registry.
+    """
     recipe = Recipe("training-base", BASE_PACKAGES, BASE_HOOKS)
     target = archive_of(recipe, cache)
     if not target.exists():
@@ -375,16 +405,22 @@ def wheels(root, cache, log):
     ]
     if stream(pip, log) != 0:
         raise LabError(
-            f"step: a wheel of {requirements} could not be downloaded: the package index of this machine has no CPU build of that version. "
-            "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's mirror of it), "
-            f"or PIP_FIND_LINKS to a folder with the wheel for Python {PYTHON_OF[release()]}, and run make lab again.\nlog: {log}"
+            f"step: a wheel of {requirements} could not be downloaded: the package index of "
+            "this machine has no CPU build of that version. "
+            "Set PIP_EXTRA_INDEX_URL to an index of CPU wheels (PyTorch's own, or your site's "
+            "mirror of it), "
+            f"or PIP_FIND_LINKS to a folder with the wheel for Python {PYTHON_OF[release()]}, "
+            f"and run make lab again.\nlog: {log}"
         )
     unfinished.rename(target)
     return target
 
 
 def with_horovod(target: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
-    """Put Horovod's wheels into the folder of wheels. The build takes one that is of the same inputs, instead of compiling for minutes."""
+    """Put Horovod's wheels into the folder of wheels.
+
+    The build takes one that is of the same inputs, instead of compiling for minutes.
+    """
     kept = {path.name: path for path in (cache / "horovod").glob("horovod-*.whl")}
     for stale in target.glob("horovod-*.whl"):
         if stale.name not in kept:
@@ -396,7 +432,9 @@ def with_horovod(target: pathlib.Path, cache: pathlib.Path) -> pathlib.Path:
 
 
 def keep_horovod(lab: hosts.Lab, cache: pathlib.Path) -> None:
-    """Copy the Horovod that the build on the first host has compiled into the cache, as a wheel that is named after its inputs."""
+    """Copy the Horovod that the build on the first host has compiled into the cache, as a wheel
+    that is named after its inputs.
+    """
     head = next(iter(lab.hosts))
     log = lab.on(head, "cat", BUILD_LOG, check=False).stdout
     tags = re.findall(r"Inputs of the compilation: (\w+)", log)
@@ -419,7 +457,9 @@ def keep_horovod(lab: hosts.Lab, cache: pathlib.Path) -> None:
 
 
 def recipe_digest(root):
-    """Return a hash of the sources of the lab's training image: its role, the inventory's variables, base and wheels."""
+    """Return a hash of the sources of the lab's training image: its role, the inventory's
+    variables, base and wheels.
+    """
     digest = hashlib.sha256()
     files = [
         path

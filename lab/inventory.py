@@ -14,7 +14,10 @@ def to_yaml(variables):
 
 
 def parse_pip_config(text):
-    """Return `pip config list` as a dictionary. Settings of the environment override those of the files."""
+    """Return `pip config list` as a dictionary.
+
+    Settings of the environment override those of the files.
+    """
     settings = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
@@ -26,7 +29,9 @@ def parse_pip_config(text):
 
 
 def package_sources(environment, pip):
-    """Return the variables of role package_sources that pass this machine's settings to the hosts."""
+    """Return the variables of role package_sources that pass this machine's settings to the
+    hosts.
+    """
     variables = {}
     bundle = (
         pip.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE")
@@ -37,7 +42,8 @@ def package_sources(environment, pip):
         value = environment.get(name) or environment.get(name.upper())
         if value:
             variables[f"package_sources_{name}"] = value.split(",") if name == "no_proxy" else value
-    # A file:// index exists on this machine only, and pip on the hosts accepts none by http. The hosts get its packages from the folder of wheels.
+    # A file:// index exists on this machine only, and pip on the hosts accepts none by http. The
+    # hosts get its packages from the folder of wheels.
     remote = [
         url
         for url in pip.get("extra-index-url", "").replace("\\n", " ").split()
@@ -69,9 +75,13 @@ def hosts_file(lab):
         "ansible_ssh_private_key_file": str(lab.key),
         "cluster_network": str(lab.subnet),
     }
-    # A variable of each host: the one of the group would come after Molecule's group_vars, which are about its containers (.config/molecule/config.yml).
+    # A variable of each host: the one of the group would come after Molecule's group_vars, which
+    # are about its containers (.config/molecule/config.yml).
     options = {
-        "ansible_ssh_common_args": f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
+        "ansible_ssh_common_args": (
+            f"-o UserKnownHostsFile={lab.known_hosts} -o StrictHostKeyChecking=yes -o "
+            "IdentitiesOnly=yes"
+        )
     }
     hosts = {host: {"ansible_host": address, **options} for host, address in lab.hosts.items()}
     return to_yaml({"cluster": {"hosts": hosts, "vars": variables}})

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Creates and removes the lab's hosts on this machine, and runs the playbooks on them: see lab/README.md."""
+"""Creates and removes the lab's hosts on this machine, and runs the playbooks on them: see
+lab/README.md.
+"""
 
 import argparse
 import contextlib
@@ -33,7 +35,10 @@ BUILDER_SUBNET = "172.30.75.0/24"
 
 @contextlib.contextmanager
 def only_one(state, wait=False):
-    """Hold the lock of a folder. Stops a leftover run whose make was killed. Waits for another running one, or fails."""
+    """Hold the lock of a folder.
+
+    Stops a leftover run whose make was killed. Waits for another running one, or fails.
+    """
     state.mkdir(parents=True, exist_ok=True)
     with open(state / "lock", "a+") as lock:
         while True:
@@ -73,18 +78,25 @@ def log_file(state, stage):
 
 
 def tools_and_wheels(options: argparse.Namespace, log: pathlib.Path) -> pathlib.Path:
-    """Install the Python tools if make asks for it, and download the wheels of the training image with them. Returns the folder of wheels."""
+    """Install the Python tools if make asks for it, and download the wheels of the training image
+    with them. Returns the folder of wheels.
+    """
     if options.setup and stream(["make", "--silent", ".venv/complete"], log) != 0:
         raise LabError(f"step: lab/setup failed\nlog: {log}")
     return images.with_horovod(images.wheels(ROOT, CACHE, log), CACHE)
 
 
 def prepare(options):
-    """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file about this machine. Returns the engine and the base of the
-    hosts: an image name, or the system of the virtual machines."""
+    """Prepare what all labs on this machine share: engine, images, wheels and the inventory's file
+    about this machine. Returns the engine and the base of the hosts: an image name, or the system
+    of the virtual machines.
+    """
     if options.virtual and not machine.is_root():
         raise LabError(
-            "virtual hosts need root on this machine, for their network and disks: run make lab-vm as root"
+            (
+                "virtual hosts need root on this machine, for their network and disks: run make "
+                "lab-vm as root"
+            )
         )
     engine = Engine(CACHE)
     with only_one(CACHE, wait=True):
@@ -120,7 +132,10 @@ def bring_up(options, committed=COMMITTED, job_gpus=0):
     lab.check_owner()
     if in_use(options.state):
         raise LabError(
-            f"the lab {lab.name} already runs virtual hosts with the same addresses: run make lab-down first"
+            (
+                f"the lab {lab.name} already runs virtual hosts with the same addresses: run make "
+                "lab-down first"
+            )
         )
     lab.up(image)
     return lab, inventory_of(options, lab, committed)
@@ -149,7 +164,9 @@ def inventory_of(options, lab, committed):
 
 
 def training_storage(engine, options):
-    """Build a disk with the training image, on a temporary container host, where compilers are fast."""
+    """Build a disk with the training image, on a temporary container host, where compilers are
+    fast.
+    """
     target = CACHE / f"docker-{images.recipe_digest(ROOT)}.ext4"
     if target.exists():
         return target
@@ -184,7 +201,10 @@ def playbook(name, folder, state, *arguments):
     """Run a playbook as a user would. Its output goes to the terminal and to a log."""
     log = log_file(state, pathlib.Path(name).stem)
     say(
-        f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])}  (log {log})"
+        (
+            f"ansible-playbook {' '.join([name, '-i', str(folder.relative_to(ROOT)), *arguments])} "
+            f" (log {log})"
+        )
     )
     binaries = ROOT / ".venv" / "bin"
     environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
@@ -201,11 +221,17 @@ def playbook(name, folder, state, *arguments):
 def read_result(lab, since):
     """Return result.json of the newest job on the share that ended since the given time."""
     head = next(iter(lab.hosts))
-    newest = f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' | sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
+    newest = (
+        f"find {SHARE}/.trainyard/jobs -name result.json -newermt @{since:.0f} -printf '%T@ %p\\n' "
+        "| sort -n | tail -n 1 | cut -d' ' -f2- | xargs --no-run-if-empty cat"
+    )
     text = lab.on(head, "sh", "-c", newest).stdout
     if not text:
         raise LabError(
-            f"host: {head}\nstep: summary: train.yml wrote no result.json below {SHARE}/.trainyard/jobs"
+            (
+                f"host: {head}\nstep: summary: train.yml wrote no result.json below "
+                f"{SHARE}/.trainyard/jobs"
+            )
         )
     return json.loads(text)
 
@@ -223,7 +249,9 @@ def timer(seconds):
 
 
 def share(options):
-    """Bring up a cluster that groups share, with metrics and the command trainyard, and run a job of each person."""
+    """Bring up a cluster that groups share, with metrics and the command trainyard, and run a job
+    of each person.
+    """
     seconds = {}
     timed = timer(seconds)
     with only_one(options.state):
@@ -290,7 +318,8 @@ def down(options):
             )
             lab.check_owner()
             lab.down()
-            # The builder of a run that was killed while it built the training image for virtual hosts.
+            # The builder of a run that was killed while it built the training image for virtual
+            # hosts.
             Lab(
                 engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1
             ).down()
@@ -329,7 +358,9 @@ def down(options):
 
 
 def down_all(options):
-    """Remove every lab of this checkout, including those of the tests, and then what they shared."""
+    """Remove every lab of this checkout, including those of the tests, and then what they
+    shared.
+    """
     engine = Engine(CACHE)
     if engine.reachable():
         for name, state in labs_of(engine, ROOT):
@@ -413,7 +444,10 @@ def main():
         (
             "prepare",
             prepare,
-            "Prepare a Docker engine, the hosts' image, the base archive of the training image and the wheels.",
+            (
+                "Prepare a Docker engine, the hosts' image, the base archive of the training image "
+                "and the wheels."
+            ),
         ),
         ("up", up, "Create and start the hosts."),
         (
@@ -424,7 +458,10 @@ def main():
         (
             "share",
             share,
-            "Create the hosts, run site.yml with Slurm on them, and run a job of each of three people.",
+            (
+                "Create the hosts, run site.yml with Slurm on them, and run a job of each of three "
+                "people."
+            ),
         ),
     ):
         added = command(name, action, text)

@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from process import LabError, run, say
 
-# Capabilities that systemd and a nested Docker engine need. They are listed because --privileged and --cap-add ALL fail on a machine that lacks some.
-# The numbers are those of the kernel (linux/capability.h).
+# Capabilities that systemd and a nested Docker engine need. They are listed because --privileged
+# and --cap-add ALL fail on a machine that lacks some. The numbers are those of the kernel
+# (linux/capability.h).
 CAPABILITIES = {
     "AUDIT_CONTROL": 30,
     "AUDIT_WRITE": 29,
@@ -32,16 +33,20 @@ CAPABILITIES = {
     "SYS_PTRACE": 19,
     "SYS_RESOURCE": 24,
 }
-# The training image is about 2 GB and stored three times: on the head, in the registry and on the other host. The build cache needs space, too.
+# The training image is about 2 GB and stored three times: on the head, in the registry and on the
+# other host. The build cache needs space, too.
 FREE_GIB = 12
-# systemd, dbus, logind and containerd of each host use inotify instances, and a user (all hosts are root) has few of them.
+# systemd, dbus, logind and containerd of each host use inotify instances, and a user (all hosts are
+# root) has few of them.
 INOTIFY_PER_HOST = 10
-# An engine answers within 2 s on a quiet machine. On one whose cores were busy, 60 s were not enough once.
+# An engine answers within 2 s on a quiet machine. On one whose cores were busy, 60 s were not
+# enough once.
 START_SECONDS = 180
 # dockerd gives its containerd 15 s and ends if it needs longer, on a machine whose cores are busy.
 STARTS = 3
-# dockerd and its containerd write their process numbers here. After a kill -9 the files stay. A later process with the same number then makes
-# dockerd believe that an engine runs already: it ends, or waits for a containerd that does not exist.
+# dockerd and its containerd write their process numbers here. After a kill -9 the files stay. A
+# later process with the same number then makes dockerd believe that an engine runs already: it
+# ends, or waits for a containerd that does not exist.
 PID_FILES = {
     "/var/run/docker.pid": "dockerd",
     "/var/run/docker/containerd/containerd.pid": "containerd",
@@ -108,7 +113,10 @@ def install(*packages):
             return
         if not is_root():
             raise LabError(
-                f"packages are missing: {' '.join(missing)}. Install them, or run make lab as root once."
+                (
+                    f"packages are missing: {' '.join(missing)}. Install them, or run make lab as "
+                    "root once."
+                )
             )
         say(f"installing {' '.join(missing)}")
         run("apt-get", "update", "-qq")
@@ -131,7 +139,9 @@ def install_if_known(package):
 
 
 def check_inotify(hosts):
-    """Fail if there are too few inotify instances, because systemd in a host would then exit without a visible message."""
+    """Fail if there are too few inotify instances, because systemd in a host would then exit
+    without a visible message.
+    """
     limit = int(pathlib.Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     used = 0
     for descriptors in pathlib.Path("/proc").glob("[0-9]*/fd"):
@@ -144,12 +154,14 @@ def check_inotify(hosts):
                 )
     if used + hosts * INOTIFY_PER_HOST > limit:
         raise LabError(
-            f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} more hosts need {hosts * INOTIFY_PER_HOST}: "
+            f"fs.inotify.max_user_instances is {limit}, of which root uses {used}, and {hosts} "
+            f"more hosts need {hosts * INOTIFY_PER_HOST}: "
             "run sysctl fs.inotify.max_user_instances=1024"
         )
 
 
-# Origins of the archives of a distribution, as their Release files name them. Third parties use the names of its suites, too.
+# Origins of the archives of a distribution, as their Release files name them. Third parties use the
+# names of its suites, too.
 DISTRIBUTIONS = {"Debian", "Debian Backports", "Ubuntu", "UbuntuESM", "UbuntuESMApps"}
 MIRROR_LIST = "mirror+file:"
 
@@ -157,9 +169,11 @@ MIRROR_LIST = "mirror+file:"
 def apt_sources(
     texts: list[tuple[str, bool]], codename: str, origins: dict[str, str] | None = None
 ) -> list[tuple[bool, str]]:
-    """Return the entries for one release in the machine's apt sources as (is_deb822, text), without suites of third parties.
+    """Return the entries for one release in the machine's apt sources as (is_deb822, text), without
+    suites of third parties.
 
-    texts: contents of files and whether they are deb822. origins: by URI, the Origin that apt has read there. An entry of an unknown origin is kept.
+    texts: contents of files and whether they are deb822. origins: by URI, the Origin that apt has
+    read there. An entry of an unknown origin is kept.
     """
 
     def belongs(suite):
@@ -201,7 +215,9 @@ def apt_sources(
 
 
 def first_mirror(text: str) -> str:
-    """Return the URL that apt prefers of a list of mirrors: the one with the lowest priority number, else the first."""
+    """Return the URL that apt prefers of a list of mirrors: the one with the lowest priority
+    number, else the first.
+    """
     found = []
     for line in text.splitlines():
         words = line.partition("#")[0].split()
@@ -216,7 +232,9 @@ def first_mirror(text: str) -> str:
 def without_mirror_lists(
     sources: list[tuple[bool, str]], read: Callable[[str], str]
 ) -> list[tuple[bool, str]]:
-    """Return apt sources with a URL in place of each file of mirrors, which exists on this machine only. read: returns the text of such a file."""
+    """Return apt sources with a URL in place of each file of mirrors, which exists on this machine
+    only. read: returns the text of such a file.
+    """
     return [
         (
             is_deb822,
@@ -263,7 +281,9 @@ def apt_proxies():
 
 
 class Engine:
-    """The machine's Docker engine: the running one, or one that the lab installs, starts and stops."""
+    """The machine's Docker engine: the running one, or one that the lab installs, starts
+    and stops.
+    """
 
     def __init__(self, cache):
         self.record = cache / "engine.json"
@@ -271,7 +291,9 @@ class Engine:
         self.client = None
 
     def _find_client(self):
-        """Return the first docker in PATH that works with the engine, because a client may be too new or too old for it."""
+        """Return the first docker in PATH that works with the engine, because a client may be too
+        new or too old for it.
+        """
         for folder in os.get_exec_path():
             candidate = os.path.join(folder, "docker")
             if (
@@ -299,24 +321,36 @@ class Engine:
             self._start()
         if "rootless" in self.info(".SecurityOptions"):
             raise LabError(
-                "the Docker engine runs rootless, but the lab's hosts need one that runs as root: check DOCKER_HOST"
+                (
+                    "the Docker engine runs rootless, but the lab's hosts need one that runs as "
+                    "root: check DOCKER_HOST"
+                )
             )
         root = self.info(".DockerRootDir")
         if os.path.isdir(root):
             free = shutil.disk_usage(root).free / 2**30
             if free < FREE_GIB:
                 raise LabError(
-                    f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free space, or set another data-root for the Docker engine"
+                    (
+                        f"{root} has {free:.1f} GiB free, but the lab needs {FREE_GIB} GiB: free "
+                        "space, or set another data-root for the Docker engine"
+                    )
                 )
 
     def _start(self):
         if os.environ.get("DOCKER_HOST"):
             raise LabError(
-                f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start that engine, or unset DOCKER_HOST"
+                (
+                    f"no Docker engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}: start "
+                    "that engine, or unset DOCKER_HOST"
+                )
             )
         if not is_root():
             raise LabError(
-                "no Docker engine answers. Start one that this user may use, or run make lab as root, which installs and starts one."
+                (
+                    "no Docker engine answers. Start one that this user may use, or run make lab "
+                    "as root, which installs and starts one."
+                )
             )
         if not shutil.which("dockerd"):
             install("docker.io", "iptables")
@@ -330,7 +364,10 @@ class Engine:
             run("systemctl", "start", "docker")
             if not self._answers():
                 raise LabError(
-                    f"the Docker engine did not answer within {START_SECONDS} s: see journalctl -u docker"
+                    (
+                        f"the Docker engine did not answer within {START_SECONDS} s: see "
+                        "journalctl -u docker"
+                    )
                 )
             return
         say(
@@ -352,10 +389,16 @@ class Engine:
                 return
             if daemon.poll() is None:
                 raise LabError(
-                    f"the Docker engine did not answer within {START_SECONDS} s. The end of its log, {self.log}:\n{self._end_of_log()}"
+                    (
+                        f"the Docker engine did not answer within {START_SECONDS} s. The end of "
+                        f"its log, {self.log}:\n{self._end_of_log()}"
+                    )
                 )
         raise LabError(
-            f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its log, {self.log}:\n{self._end_of_log()}"
+            (
+                f"dockerd ended {STARTS} times, with exit code {daemon.returncode}. The end of its "
+                f"log, {self.log}:\n{self._end_of_log()}"
+            )
         )
 
     def _answers(self, daemon=None):
@@ -379,19 +422,27 @@ class Engine:
         return self.record.exists()
 
     def stop(self):
-        """Stop the engine if the lab started it and no container runs on it. The packages are kept."""
+        """Stop the engine if the lab started it and no container runs on it. The packages
+        are kept.
+        """
         if not self.started_by_lab():
             return
         running = self.docker("ps", "--format", "{{.Names}}").stdout.split() if self.client else []
         if running:
             say(
-                f"the Docker engine that the lab started keeps running, because other containers run on it: {', '.join(running)}"
+                (
+                    "the Docker engine that the lab started keeps running, because other "
+                    f"containers run on it: {', '.join(running)}"
+                )
             )
             self.record.unlink()
             return
         how = json.loads(self.record.read_text())
         say(
-            "stopping the Docker engine that the lab started (to remove its packages: apt-get purge docker.io)"
+            (
+                "stopping the Docker engine that the lab started (to remove its packages: apt-get "
+                "purge docker.io)"
+            )
         )
         if how.get("systemd"):
             run(

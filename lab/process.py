@@ -1,4 +1,6 @@
-"""Run commands quietly, or stream their output to the terminal and a log, and tell what is being done."""
+"""Run commands quietly, or stream their output to the terminal and a log, and tell what is being
+done.
+"""
 
 import contextlib
 import ctypes
@@ -11,7 +13,8 @@ import threading
 import time
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-# Only in the log: what a build on a host prints, with hundreds of a compiler's warnings, and two warnings of a lab that is as it should be.
+# Only in the log: what a build on a host prints, with hundreds of a compiler's warnings, and two
+# warnings of a lab that is as it should be.
 _BUILD = re.compile(rb"^[a-z0-9-]+ \| (?:#\d+ [\d.]+ *)?(.*)")
 _HARMLESS = re.compile(rb"\[WARNING\]: Module remote_tmp |WARNING: Location '[^']*' is ignored: ")
 _TASK = re.compile(rb"^(?:TASK|RUNNING HANDLER) \[(.*)\]")
@@ -31,7 +34,9 @@ def _die_with_parent():
 
 
 def run(*argv, check=True, timeout=None):
-    """Run a command and return its completed process with text output. `check` turns a failure into a LabError."""
+    """Run a command and return its completed process with text output. `check` turns a failure into
+    a LabError.
+    """
     try:
         done = subprocess.run(
             argv,
@@ -47,7 +52,10 @@ def run(*argv, check=True, timeout=None):
         raise LabError(f"no answer after {timeout} s: {' '.join(argv)}") from None
     if check and done.returncode != 0:
         raise LabError(
-            f"{' '.join(argv)}\n  ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+            (
+                f"{' '.join(argv)}\n  ended with {done.returncode}: "
+                f"{(done.stderr or done.stdout).strip()}"
+            )
         )
     return done
 
@@ -66,7 +74,10 @@ class _Pulse:
             self.doing, self.begun = doing, self.shown
 
     def look(self, line):
-        """Note what a line of a command shows of its progress. Returns whether the terminal shows the line."""
+        """Note what a line of a command shows of its progress.
+
+        Returns whether the terminal shows the line.
+        """
         plain = _COLOUR.sub(b"", line)
         task, build = _TASK.match(plain), _BUILD.match(plain)
         if task:
@@ -103,7 +114,9 @@ def heartbeat(seconds=10):
 
 
 def _show(output, label):
-    """Write those lines of output to the terminal that it shows, with a label before each if there is one."""
+    """Write those lines of output to the terminal that it shows, with a label before each if there
+    is one.
+    """
     for line in output.splitlines(keepends=True):
         if _PULSE.look(line):
             if label is not None:
@@ -114,8 +127,10 @@ def _show(output, label):
 
 
 def stream(argv, log, env=None, label=None):
-    """Run a command, show its output line by line on the terminal and write all of it without colours to the log. Return its exit code. With a label, the
-    terminal shows it before each line, for commands that run side by side."""
+    """Run a command, show its output line by line on the terminal and write all of it without
+    colours to the log. Return its exit code. With a label, the terminal shows it before each line,
+    for commands that run side by side.
+    """
     with open(log, "ab", buffering=0) as record:
         child = subprocess.Popen(
             argv,

@@ -1,4 +1,7 @@
-"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group. Then one of them trains on all hosts, in containers."""
+"""Jobs of three people in the queue of `make lab-slurm`: one waits for the quota of its group.
+
+Then one of them trains on all hosts, in containers.
+"""
 
 import pathlib
 import re
@@ -21,8 +24,12 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "roles/train/files/exam
 # Of person `TRAINS`, whose group has a quota that lets this job start.
 TRAINS = "carla"
 TRAINED = ("digits_torchrun.py", "example_tools.py")
-TRAIN = "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- trainyard-launch torchrun digits_torchrun.py"
-# A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a job waits for GPUs alone.
+TRAIN = (
+    "srun --nodes={nodes} --ntasks-per-node=1 --gpus-per-node=1 --time=10 trainyard-run {image} -- "
+    "trainyard-launch torchrun digits_torchrun.py"
+)
+# A group has the CPUs of its GPUs, and Slurm compares CPUs first. With fewer CPUs for each GPU, a
+# job waits for GPUs alone.
 CPUS_PER_GPU = 2
 #: Asks Prometheus as root, with the certificate of its client. The hosts have no curl.
 MEASURED = """
@@ -56,22 +63,33 @@ def ssh(lab, person, host=None):
 
 
 def parse_queue(text):
-    """Return the lines of squeue and sacct, whose fields are separated by bars, as lists of words."""
+    """Return the lines of squeue and sacct, whose fields are separated by bars, as lists of
+    words.
+    """
     return [line.split("|") for line in text.splitlines() if line.strip()]
 
 
 def run_jobs(lab, tell):
-    """Submit a job of each person, and wait until all have ended. Returns the queue while one job waits, and the jobs as they ended."""
+    """Submit a job of each person, and wait until all have ended.
+
+    Returns the queue while one job waits, and the jobs as they ended.
+    """
     head = next(iter(lab.hosts))
     numbers, queue = {}, []
     for person, gpus in JOBS:
         submitted = run(
             *ssh(lab, person),
-            f"sbatch --parsable --job-name=demo --gpus={gpus} --cpus-per-gpu={CPUS_PER_GPU} --time=5 --output=%x-%j.log --wrap='{COMMAND}'",
+            (
+                f"sbatch --parsable --job-name=demo --gpus={gpus} --cpus-per-gpu={CPUS_PER_GPU} "
+                f"--time=5 --output=%x-%j.log --wrap='{COMMAND}'"
+            ),
         ).stdout.strip()
         if not re.fullmatch(r"[0-9]+", submitted):
             raise LabError(
-                f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the number of the job"
+                (
+                    f"host: {head}\nstep: sbatch of {person} printed '{submitted}', expected the "
+                    "number of the job"
+                )
             )
         numbers[submitted] = person
         expected = SUBMITTED[person]
@@ -87,7 +105,10 @@ def run_jobs(lab, tell):
                 break
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), expected {expected[0]} ({expected[1]})"
+                    (
+                        f"host: {head}\nstep: job {submitted} of {person} is {now[0]} ({now[1]}), "
+                        f"expected {expected[0]} ({expected[1]})"
+                    )
                 )
             time.sleep(1)
         tell(
@@ -99,7 +120,10 @@ def run_jobs(lab, tell):
     while parse_queue(lab.on(head, "squeue", "--noheader", "--format=%i").stdout):
         if time.monotonic() > deadline:
             raise LabError(
-                f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one was submitted"
+                (
+                    f"host: {head}\nstep: jobs are still in the queue {WAIT} s after the last one "
+                    "was submitted"
+                )
             )
         time.sleep(1)
     ended = parse_queue(
@@ -128,13 +152,18 @@ def measured_hosts(lab):
             return found
         if time.monotonic() > deadline:
             raise LabError(
-                f"host: {head}\nstep: Prometheus reads {', '.join(found) or 'no host'}, expected {', '.join(lab.hosts)}"
+                (
+                    f"host: {head}\nstep: Prometheus reads {', '.join(found) or 'no host'}, "
+                    f"expected {', '.join(lab.hosts)}"
+                )
             )
         time.sleep(1)
 
 
 def train(lab, image, tell):
-    """Train an example on all hosts as a person would: copy the program to the share, and start it in containers. Returns the accuracy as text."""
+    """Train an example on all hosts as a person would: copy the program to the share, and start it
+    in containers. Returns the accuracy as text.
+    """
     head = next(iter(lab.hosts))
     folder = f"/data1/share/user/{TRAINS}"
     options = ssh(lab, TRAINS)[1:-1]

@@ -14,7 +14,9 @@ _FAILED = re.compile(r"^(?:fatal|failed): \[([^\]]+?)(?: -> [^\]]*)?\](?:: (UNRE
 
 
 def failures(log):
-    """Return (host, step) of every failure in ansible-playbook's output that was not rescued later, each once and in order."""
+    """Return (host, step) of every failure in ansible-playbook's output that was not rescued later,
+    each once and in order.
+    """
     found, task, blamed = [], "start of the playbook", []
     for line in log.splitlines():
         begun = _TASK.match(line)
@@ -49,11 +51,17 @@ def summary(hosts, image, build_table, result, seconds):
     metrics = result["metrics"]
     if not {"loss", "accuracy"} <= metrics.keys():
         raise LabError(
-            f"step: summary: job {result['job_id']} reports no loss and accuracy, only: {', '.join(metrics) or 'nothing'}"
+            (
+                f"step: summary: job {result['job_id']} reports no loss and accuracy, only: "
+                f"{', '.join(metrics) or 'nothing'}"
+            )
         )
     if metrics["accuracy"] < LEAST_ACCURACY:
         raise LabError(
-            f"step: summary: job {result['job_id']} ended with a low accuracy: {metrics['accuracy']:.4f}, expected at least {LEAST_ACCURACY}"
+            (
+                f"step: summary: job {result['job_id']} ended with a low accuracy: "
+                f"{metrics['accuracy']:.4f}, expected at least {LEAST_ACCURACY}"
+            )
         )
     lines = [
         "",
@@ -65,7 +73,10 @@ def summary(hosts, image, build_table, result, seconds):
     ]
     for rank in sorted(result["ranks"], key=lambda rank: rank["rank"]):
         lines.append(
-            f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  {rank['checksum']}"
+            (
+                f"{rank['rank']:>4}  {rank['host']:<8}  {rank['slot']:>4}  {rank['exit_code']:>9}  "
+                f"{rank['checksum']}"
+            )
         )
     lines += ["", *(f"{name:<10}{metrics[name]:.4f}" for name in ("loss", "accuracy")), ""]
     lines += [
@@ -73,7 +84,10 @@ def summary(hosts, image, build_table, result, seconds):
         *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items()),
     ]
     lines += [f"  {stage:<18}{spent:>7.1f}" for stage, spent in result["seconds"].items()]
-    last = f"lab: ok hosts={len(hosts)} ranks={result['world_size']} accuracy={metrics['accuracy']:.2f} seconds={sum(seconds.values()):.0f}"
+    last = (
+        f"lab: ok hosts={len(hosts)} ranks={result['world_size']} "
+        f"accuracy={metrics['accuracy']:.2f} seconds={sum(seconds.values()):.0f}"
+    )
     return "\n".join(
         [
             f"hosts   {', '.join(f'{host} {address}' for host, address in hosts.items())}",
@@ -85,8 +99,11 @@ def summary(hosts, image, build_table, result, seconds):
 
 
 def queue_summary(hosts, waiting, ended, accuracy, logins, seconds):
-    """Return the summary of a lab with a queue. C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(accuracy)
-    what the training in containers printed, C(logins) the command by person."""
+    """Return the summary of a lab with a queue.
+
+    C(waiting) are the jobs while one waits, C(ended) the jobs at the end, C(accuracy) what the
+    training in containers printed, C(logins) the command by person.
+    """
     bad = [row for row in ended if row[3] != "COMPLETED"]
     if bad or len(ended) != len(waiting):
         found = "; ".join(" ".join(row) for row in ended) or "no job"
@@ -114,15 +131,24 @@ def queue_summary(hosts, waiting, ended, accuracy, logins, seconds):
         "",
         *logins,
         "",
-        "With jupyterhub_enabled, notebooks of all people of the lab have one host name, so a page of one person can act as another who opens it.",
-        "The lab accepts this (jupyterhub_accept_shared_origin). A cluster with jupyterhub_subdomains does not: see docs/shared-cluster.md.",
+        (
+            "With jupyterhub_enabled, notebooks of all people of the lab have one host name, so a "
+            "page of one person can act as another who opens it."
+        ),
+        (
+            "The lab accepts this (jupyterhub_accept_shared_origin). A cluster with "
+            "jupyterhub_subdomains does not: see docs/shared-cluster.md."
+        ),
         "",
     ]
     lines += [
         "stage       seconds",
         *(f"{stage:<10}{spent:>9.0f}" for stage, spent in seconds.items()),
     ]
-    last = f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} accuracy={accuracy} seconds={sum(seconds.values()):.0f}"
+    last = (
+        f"lab: ok hosts={len(hosts)} jobs={len(ended)} waited={len(reasons)} accuracy={accuracy} "
+        f"seconds={sum(seconds.values()):.0f}"
+    )
     return "\n".join(["", *lines, "", last])
 
 

@@ -1,7 +1,8 @@
 """Hosts with their own kernels, on the bridge of a Docker network, which is also their gateway.
 
-QEMU runs them if KVM works. Otherwise each host is a group of User-mode Linux processes, which run Python ten times as fast as QEMU's emulation. QEMU emulates
-what User-mode Linux does not support: a boot loader, and Docker's disk.
+QEMU runs them if KVM works. Otherwise each host is a group of User-mode Linux processes, which run
+Python ten times as fast as QEMU's emulation. QEMU emulates what User-mode Linux does not support: a
+boot loader, and Docker's disk.
 """
 
 import contextlib
@@ -18,19 +19,26 @@ from hosts import Lab
 from process import LabError, run, say
 
 MEMORY_MIB = 3072
-# Time limit for an emulated machine from power on until sshd answers and systemd has started everything.
+# Time limit for an emulated machine from power on until sshd answers and systemd has started
+# everything.
 BOOT_SECONDS = 420
-# Sockets for the administration of User-mode Linux. The path of a socket has at most 107 characters.
+# Sockets for the administration of User-mode Linux. The path of a socket has at most 107
+# characters.
 SOCKETS = "/run/trainyard-uml"
 IDENTITY_LABEL = "lab-identity"
 # Size of the disk with the exports of the storage host, small enough that a test can fill it.
 DATA_MIB = 2048
-# mitigations: an emulated processor does not speculate, and the mitigations cost time. norandmaps: QEMU caches translated code by address, so programs at
-# random addresses are translated again at each start (37 ms instead of 17 for a /bin/true).
-KERNEL_ARGUMENTS = "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet systemd.show_status=1"
+# mitigations: an emulated processor does not speculate, and the mitigations cost time. norandmaps:
+# QEMU caches translated code by address, so programs at random addresses are translated again at
+# each start (37 ms instead of 17 for a /bin/true).
+KERNEL_ARGUMENTS = (
+    "root=LABEL=lab-root rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr norandmaps quiet "
+    "systemd.show_status=1"
+)
 # Time limit for a kernel without a root file system until it panics.
 PROBE_SECONDS = 60
-# A guest's reboot executes this anew, with what it has open. A network device that is still open cannot be opened again.
+# A guest's reboot executes this anew, with what it has open. A network device that is still open
+# cannot be opened again.
 UML_PROGRAM = """#!/bin/bash
 for descriptor in /proc/self/fd/*; do
     [ "${{descriptor##*/}}" -le 2 ] || eval "exec ${{descriptor##*/}}>&-"
@@ -107,7 +115,10 @@ def _boots_by_kvm(system, cache):
 
 
 class VirtualLab(Lab):
-    """A Lab with virtual machines as hosts. Each has a folder in the lab's state: disks, identity, console, pid."""
+    """A Lab with virtual machines as hosts.
+
+    Each has a folder in the lab's state: disks, identity, console, pid.
+    """
 
     def __init__(self, engine, name, subnet, state, count=2):
         super().__init__(engine, name, subnet, state, count)
@@ -119,7 +130,9 @@ class VirtualLab(Lab):
     # Up
 
     def up(self, system, docker_storage=None):
-        """Create and start the machines. `system` is the result of images.virtual_system, `docker_storage` a disk for /var/lib/docker."""
+        """Create and start the machines. `system` is the result of images.virtual_system,
+        `docker_storage` a disk for /var/lib/docker.
+        """
         self.check_free()
         self._make_key()
         self._make_network()
@@ -127,11 +140,17 @@ class VirtualLab(Lab):
         self.accelerator = self.choose_accelerator()
         if self.accelerator == "uml":
             say(
-                "KVM does not work on this machine: the hosts run User-mode Linux, in which starting a program takes about ten times as long"
+                (
+                    "KVM does not work on this machine: the hosts run User-mode Linux, in which "
+                    "starting a program takes about ten times as long"
+                )
             )
         elif self.accelerator == "tcg":
             say(
-                "KVM does not work on this machine: the hosts are emulated, and everything in them takes about ten times as long"
+                (
+                    "KVM does not work on this machine: the hosts are emulated, and everything in "
+                    "them takes about ten times as long"
+                )
             )
         for host in self.hosts:
             self.make(host)
@@ -140,7 +159,10 @@ class VirtualLab(Lab):
         for host in self.hosts:
             self.wait_for(host)
         say(
-            f"hosts are up: {', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            (
+                "hosts are up: "
+                f"{', '.join(f'{host} {address}' for host, address in self.hosts.items())}"
+            )
         )
 
     def choose_accelerator(self):
@@ -152,7 +174,10 @@ class VirtualLab(Lab):
     def check_free(self):
         if self.containers():
             raise LabError(
-                f"the lab {self.name} already runs containers with the same addresses: run make lab-down first"
+                (
+                    f"the lab {self.name} already runs containers with the same addresses: run "
+                    "make lab-down first"
+                )
             )
 
     def make(self, host):
@@ -242,7 +267,8 @@ class VirtualLab(Lab):
         ):
             path = folder / name
             if path.exists():
-                # unsafe: a guest's flush is not passed to this machine's disk. Written data survives the end of QEMU, but not of this machine.
+                # unsafe: a guest's flush is not passed to this machine's disk. Written data
+                # survives the end of QEMU, but not of this machine.
                 yield f"file={path},if=virtio,cache=unsafe,format={kind},discard=unmap"
 
     def tap(self, host):
@@ -317,8 +343,9 @@ class VirtualLab(Lab):
         program = folder / "linux.uml"
         program.write_text(UML_PROGRAM.format(kernel=shlex.quote(str(self.system["uml"]))))
         program.chmod(0o700)
-        # barrier=0, as cache=unsafe of QEMU: what the kernel has written is in this machine's memory and survives the end of the process. A flush to this
-        # machine's disk takes up to half a second when others use the disk, and dpkg makes hundreds.
+        # barrier=0, as cache=unsafe of QEMU: what the kernel has written is in this machine's
+        # memory and survives the end of the process. A flush to this machine's disk takes up to
+        # half a second when others use the disk, and dpkg makes hundreds.
         command = [
             str(program),
             f"mem={MEMORY_MIB}M",
@@ -350,7 +377,8 @@ class VirtualLab(Lab):
                 env={**os.environ, "TMPDIR": str(shared if roomy else folder)},
             )
         (folder / "pid").write_text(f"{process.pid}\n")
-        # Each system call of a guest is a switch between two processes, which waits its turn on a busy machine. The kernel weighs sessions, not processes.
+        # Each system call of a guest is a switch between two processes, which waits its turn on a
+        # busy machine. The kernel weighs sessions, not processes.
         with contextlib.suppress(OSError):
             pathlib.Path(f"/proc/{process.pid}/autogroup").write_text("-15")
 
@@ -427,7 +455,10 @@ class VirtualLab(Lab):
                     else []
                 )
                 say(
-                    f"{host} is booting: {lines[-1][-100:] if lines else 'nothing on its console yet'}"
+                    (
+                        f"{host} is booting: "
+                        f"{lines[-1][-100:] if lines else 'nothing on its console yet'}"
+                    )
                 )
                 told = time.monotonic()
             time.sleep(1)
@@ -438,16 +469,22 @@ class VirtualLab(Lab):
             say(f"{host} has failed units: {', '.join(line.split()[0] for line in failed if line)}")
         elif state != "running":
             raise LabError(
-                f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within {seconds} s, systemd is '{state}'\nlog: {console}"
+                (
+                    f"host: {host}\nstep: boot: no answer at {self.hosts[host]} port 22 within "
+                    f"{seconds} s, systemd is '{state}'\nlog: {console}"
+                )
             )
 
     # Used by tests
 
     def cut_power(self, host):
-        """Stop a host without a shutdown. Data that the guest had not written to its disks is lost."""
+        """Stop a host without a shutdown. Data that the guest had not written to its disks
+        is lost.
+        """
         pid = self.pid(host)
         if pid:
-            # Both are leaders of their own process group. User-mode Linux has one process per guest process.
+            # Both are leaders of their own process group. User-mode Linux has one process per guest
+            # process.
             os.killpg(os.getpgid(pid), signal.SIGKILL)
             while self.pid(host):
                 time.sleep(0.05)
@@ -485,10 +522,14 @@ def in_use(state):
 
 
 def build_storage(lab, host, target):
-    """Create a disk for /var/lib/docker from the engine of a container host, with its training images only."""
+    """Create a disk for /var/lib/docker from the engine of a container host, with its training
+    images only.
+    """
     script = (
-        "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs --no-run-if-empty docker rm --force; "
-        "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' | xargs --no-run-if-empty docker rmi --force; "
+        "docker builder prune --all --force > /dev/null; docker ps --all --quiet | xargs "
+        "--no-run-if-empty docker rm --force; "
+        "docker image ls --format '{{.Repository}}:{{.Tag}}' | grep -v '^trainyard/training:' "
+        "| xargs --no-run-if-empty docker rmi --force; "
         "systemctl stop docker.socket docker.service containerd.service"
     )
     lab.on(host, "sh", "-c", script, timeout=300)

@@ -1,4 +1,7 @@
-"""wheel_of_horovod.py TAG FOLDER: packs the installed Horovod as a wheel with this build tag. Runs in the Python of a training image, 3.6 or newer."""
+"""wheel_of_horovod.py TAG FOLDER: packs the installed Horovod as a wheel with this build tag.
+
+Runs in the Python of a training image, 3.6 or newer.
+"""
 
 import base64
 import hashlib

@@ -1,17 +1,22 @@
 """What the collection costs on two hosts of this machine: tables, and bench.json.
 
-Containers for hosts: first run of site.yml (bare hosts, Horovod is compiled), second run, run after a container was
-deleted, teardown and a second one: seconds, tasks, module runs per host; and what train.yml adds to the same horovodrun line typed by hand. Virtual machines
-for hosts: `make lab-vm` by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it serves.
-Containers that look as if they had GPUs: the whole GPU stack once and again on one of them, over ssh, from the tests' repository of NVIDIA's kind; and what
-parsing the answer of eight GPUs and judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names who is to blame
-for a bandwidth that falls short, where a measurement takes a second and rounds of disjoint groups run side by side. And what judging the
-input takes for 64 and 1024 hosts, and a second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. And Slurm on two hosts: the
-installation, a job with and without its container, a queue of 1,000 jobs, a plan of 500 people. And what Prometheus needs for 64 hosts with eight GPUs
-each. And what `make lab`, `make test-fast` and `make test` take in
-a fresh clone. `tests/bench.py containers` (or `virtual`, `gpus`, `verdict`, `input`, `controller`, `slurm`, `monitoring`, `make`) measures one of them alone.
+Containers for hosts: first run of site.yml (bare hosts, Horovod is compiled), second run, run after
+a container was deleted, teardown and a second one: seconds, tasks, module runs per host; and what
+train.yml adds to the same horovodrun line typed by hand. Virtual machines for hosts: `make lab-vm`
+by stage, a client's boot until the share is mounted, and what NFS leaves of the disk that it
+serves. Containers that look as if they had GPUs: the whole GPU stack once and again on one of them,
+over ssh, from the tests' repository of NVIDIA's kind; and what parsing the answer of eight GPUs and
+judging 100 kB of a bandwidth test's log take. Simulated hosts: how long it takes until verify names
+who is to blame for a bandwidth that falls short, where a measurement takes a second and rounds of
+disjoint groups run side by side. And what judging the input takes for 64 and 1024 hosts, and a
+second run of site.yml the controller for 8, 16 and 64 hosts that are answers only. And Slurm on two
+hosts: the installation, a job with and without its container, a queue of 1,000 jobs, a plan of 500
+people. And what Prometheus needs for 64 hosts with eight GPUs each. And what `make lab`, `make
+test-fast` and `make test` take in a fresh clone. `tests/bench.py containers` (or `virtual`, `gpus`,
+`verdict`, `input`, `controller`, `slurm`, `monitoring`, `make`) measures one of them alone.
 
-A limit is the aim for a quiet machine where a module run takes 0.2 s. What is over it is marked, and the exit code is 1.
+A limit is the aim for a quiet machine where a module run takes 0.2 s. What is over it is marked,
+and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ from stand_in_hosts import name_of
 from virtual_cluster import VirtualCluster
 from whole_cluster import BIN, MODULE_RUN_SECONDS, MOVED_BYTES, WholeCluster
 
-# A yardstick is one bare module run on both hosts. What takes this many of them takes as long on any machine.
+# A yardstick is one bare module run on both hosts. What takes this many of them takes as long on
+# any machine.
 LIMITS = {
     "second run yardsticks": 32,
     "second run module runs per host": 10,
@@ -154,7 +160,8 @@ def containers():
         module_run = cluster.module_run_seconds()
         cluster.on(cluster.peer, "docker rm --force %s" % cluster.container)
         rows.append(row("run after a container was deleted", good(cluster.site())))
-        # One after the other, and more of them than of the rest: a job's own seconds vary by more than what is looked for.
+        # One after the other, and more of them than of the rest: a job's own seconds vary by more
+        # than what is looked for.
         trains, hands = [], []
         for _attempt in range(7):
             trains.append(good(cluster.playbook("playbooks/train.yml")).seconds)
@@ -231,7 +238,10 @@ def tell_containers(result):
 
 
 def whole_way(cluster):
-    """Run what `make lab-vm` runs, its lines on the terminal. Returns the seconds by stage that its summary tells."""
+    """Run what `make lab-vm` runs, its lines on the terminal.
+
+    Returns the seconds by stage that its summary tells.
+    """
     text = []
     with subprocess.Popen(
         [
@@ -331,7 +341,9 @@ def milliseconds(work, text):
 
 
 def gpus():
-    """Figures of the whole GPU stack: scenario upgrade's hosts and versions, and a CUDA toolkit, on hosts of the lab, so over ssh."""
+    """Figures of the whole GPU stack: scenario upgrade's hosts and versions, and a CUDA toolkit, on
+    hosts of the lab, so over ssh.
+    """
     cluster = WholeCluster("bench", "172.30.76.0/24")
     rows = []
     cluster.lab("down", "--keep")
@@ -486,7 +498,9 @@ def tell_input(result):
 
 
 def controller():
-    """Processor time of the controller for a second run of site.yml on stand-in hosts, and what Ansible alone takes for as many tasks that do nothing."""
+    """Processor time of the controller for a second run of site.yml on stand-in hosts, and what
+    Ansible alone takes for as many tasks that do nothing.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         small = StandInCluster(Path(scratch) / "2", 2).finished()
@@ -501,7 +515,8 @@ def controller():
             )
             sent = cluster.cpu_milliseconds({"trainyard.gpu.image_info": {"names": ["none"]}})
             module_runs = max(len(names) for names in run.runs.values())
-            # Of a host other than the first one: tasks that one host does for all are not among them.
+            # Of a host other than the first one: tasks that one host does for all are not among
+            # them.
             of_a_host = sum(run.recap[name_of(count - 1)][kind] for kind in ("ok", "skipped"))
             rows.append(
                 {
@@ -642,7 +657,9 @@ def tell_monitoring(result):
 
 
 def make():
-    """Seconds of the targets of the Makefile in a fresh clone with clean caches, one after the other: the first one also pays for the environment."""
+    """Seconds of the targets of the Makefile in a fresh clone with clean caches, one after the
+    other: the first one also pays for the environment.
+    """
     measured = {}
     with tempfile.TemporaryDirectory() as scratch:
         clone = Path(scratch) / "clone"

@@ -1,4 +1,6 @@
-"""Order, pace and report of the test run: what takes milliseconds comes first, the cluster scenario last."""
+"""Order, pace and report of the test run: what takes milliseconds comes first, the cluster scenario
+last.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from new_python import NO_NEW, new_python
 from old_python import NONE, old_python
 from real_gpu import what_the_gpu_lacks
 
-# The collection is found as ansible-core finds it. Its finder comes first, whatever test imports the collection's code first.
+# The collection is found as ansible-core finds it. Its finder comes first, whatever test imports
+# the collection's code first.
 if AnsibleCollectionConfig.collection_finder is None:
     init_plugin_loader()
 
@@ -44,7 +47,8 @@ SLOWEST = [
 
 
 def pytest_collection_modifyitems(config, items):
-    # Beside other workers the linters come first: they are processes of their own, and ansible-lint takes longer than any file of tests.
+    # Beside other workers the linters come first: they are processes of their own, and ansible-lint
+    # takes longer than any file of tests.
     order = [LINTERS, *ORDER] if os.environ.get("PYTEST_XDIST_WORKER") else ORDER
     # Neither run nor passed: deselected, so that the closing line counts them, and named below.
     for marker, (find, reason) in NEEDS.items():
@@ -114,7 +118,9 @@ def pytest_deselected(items):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Where the minutes went. `make test` leaves the heavy tests out: name them, so that green is not taken for more than it is."""
+    """Where the minutes went. `make test` leaves the heavy tests out: name them, so that green is
+    not taken for more than it is.
+    """
     if PACE:
         terminalreporter.write_line(
             "seconds of the scenarios and of their steps, %d side by side:" % SIDE_BY_SIDE

@@ -1,5 +1,8 @@
-"""Prints a snapshot of a host as JSON: packages, /etc, units, Docker objects, packet filter. The tests compare two snapshots to check that
-teardown.yml removes only what the collection installed."""
+"""Prints a snapshot of a host as JSON: packages, /etc, units, Docker objects, packet filter.
+
+The tests compare two snapshots to check that teardown.yml removes only what the collection
+installed.
+"""
 
 import hashlib
 import json
@@ -8,7 +11,8 @@ import re
 import stat
 import subprocess
 
-# Rewritten by the system itself: caches, backups of account files, the list of mounts, logs of installations.
+# Rewritten by the system itself: caches, backups of account files, the list of mounts, logs of
+# installations.
 VOLATILE = {
     "/etc/ld.so.cache",
     "/etc/passwd-",
@@ -21,8 +25,9 @@ VOLATILE = {
     "/var/log/dpkg.log",
     "/var/log/alternatives.log",
 }
-# Ansible's temporary folder of the ssh user, which Ansible cleans, and root's for long tasks. The name server of the lab's network has rules in each host,
-# with ports that change at a restart of the host.
+# Ansible's temporary folder of the ssh user, which Ansible cleans, and root's for long tasks. The
+# name server of the lab's network has rules in each host, with ports that change at a restart of
+# the host.
 NOT_THE_HOST = re.compile(r"^(/home/ops/\.ansible|/root/\.ansible_async)|127\.0\.0\.11")
 # Of the login that takes the snapshot, on hosts with pam_systemd.
 LOGIN = re.compile(r"session-\w+\.scope|user(-runtime-dir)?@1000\.service")

@@ -1,5 +1,7 @@
 #!/usr/bin/python3
-"""Mounts a file system that takes requests and never answers: a process that opens a file in it cannot be killed until this program ends. hang.py FOLDER"""
+"""Mounts a file system that takes requests and never answers: a process that opens a file in it
+cannot be killed until this program ends. hang.py FOLDER
+"""
 
 import ctypes
 import os

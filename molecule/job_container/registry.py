@@ -1,5 +1,7 @@
 #!/usr/bin/python3
-"""A registry with one image that has no layers to hand out, on a port of localhost. registry.py PORT"""
+"""A registry with one image that has no layers to hand out, on a port of localhost. registry.py
+PORT
+"""
 
 import http.server
 import json

@@ -1,4 +1,6 @@
-"""Records each new answer of the head's registry to a client without a login, until it is stopped."""
+"""Records each new answer of the head's registry to a client without a login, until it is
+stopped.
+"""
 
 import http.client
 import socket

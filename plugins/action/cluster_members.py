@@ -39,7 +39,9 @@ NOT_THE_ANSWER = (
 
 
 def controllers_view(host):
-    """Return the address of an unreachable host as the controller resolves it; '' if it does not."""
+    """Return the address of an unreachable host as the controller resolves it; '' if it
+    does not.
+    """
     if as_address(host):
         return host
     try:
@@ -194,7 +196,9 @@ def slots(hosts, name, trains):
 
 
 def members_of(hosts, cluster, training, in_play, networks):
-    """Return what the roles know of each host. C(networks) are the cluster network and the fabric."""
+    """Return what the roles know of each host. C(networks) are the cluster network and the
+    fabric.
+    """
     members = []
     for name in cluster:
         found = hosts.found.get(name, {})

@@ -91,7 +91,10 @@ class ActionModule(ActionBase):
             after = last[0]
         else:
             raise _report.ReportError(
-                "report_dir %s holds no report. Run verify.yml, or set verify_report_dir to the folder of its reports."
+                (
+                    "report_dir %s holds no report. Run verify.yml, or set verify_report_dir to "
+                    "the folder of its reports."
+                )
                 % folder
             )
         if args["before"]:

@@ -89,7 +89,8 @@ class ActionModule(ActionBase):
             )
             if not isinstance(answer, dict) or "devices" not in answer:
                 raise RankTableError(
-                    f"host '{member['name']}' has no result of npu_smi_info in variable '{args['registered']}'; run the module on all hosts "
+                    f"host '{member['name']}' has no result of npu_smi_info in variable "
+                    f"'{args['registered']}'; run the module on all hosts "
                     "of the rank table first"
                 )
             hosts.append(

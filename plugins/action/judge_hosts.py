@@ -25,7 +25,10 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
 
 # Ansible's messages for a host that answers, but has no usable Python.
 NO_PYTHON = re.compile(
-    r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: (?:command )?not found",
+    (
+        r"interpreter .*not found|requires a minimum of Python|SyntaxError: |python[\d.]*: "
+        r"(?:command )?not found"
+    ),
     re.IGNORECASE,
 )
 
@@ -151,7 +154,10 @@ class ActionModule(ActionBase):
         for check_id, verdict in overrule.items():
             if check_id not in rules or verdict not in ("skip", "warn", "block"):
                 raise AnsibleError(
-                    "overrule: '%s: %s' is not valid; use ids of rules, each with skip, warn or block"
+                    (
+                        "overrule: '%s: %s' is not valid; use ids of rules, each with skip, warn "
+                        "or block"
+                    )
                     % (check_id, verdict)
                 )
             table, rule = rules[check_id]
@@ -173,7 +179,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _let(expressions, name, inputs):
-        """The values of the expressions for a host, in their order. Each can use those before it."""
+        """The values of the expressions for a host, in their order. Each can use those
+        before it.
+        """
         values = {}
         for key, expression in expressions.items():
             try:
@@ -197,7 +205,10 @@ class ActionModule(ActionBase):
                 expected="Python 3.8 or newer",
                 found=member["error"],
                 source="ansible_python_interpreter",
-                fix="install python3 on %s, or set ansible_python_interpreter to a Python 3.8 or newer there"
+                fix=(
+                    "install python3 on %s, or set ansible_python_interpreter to a Python 3.8 or "
+                    "newer there"
+                )
                 % name,
             )
         return finding(
@@ -209,7 +220,10 @@ class ActionModule(ActionBase):
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
             # ssh says the same of a host whose shell ends at once, such as one without Python.
-            fix="start %s, or correct its address, user, key or sudo, or install python3 there, until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
+            fix=(
+                "start %s, or correct its address, user, key or sudo, or install python3 there, "
+                "until 'ansible %s --become -m ansible.builtin.ping' succeeds%s"
+            )
             % (
                 name,
                 name,
@@ -219,7 +233,9 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _lost(name, hostvars):
-        """A host that has failed a task. Its result may be registered, and then it has the cause."""
+        """A host that has failed a task. Its result may be registered, and then it has the
+        cause.
+        """
         told = hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
         causes = [
             " ".join(str(value.get("msg", "")).split())
@@ -236,7 +252,10 @@ class ActionModule(ActionBase):
             source="ansible-playbook",
             fix="correct this error, and run the playbook again"
             if causes
-            else "correct the error of the failed task of %s in Ansible's output of this run, and run the playbook again"
+            else (
+                "correct the error of the failed task of %s in Ansible's output of this run, and "
+                "run the playbook again"
+            )
             % name,
         )
 

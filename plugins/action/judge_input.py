@@ -191,7 +191,10 @@ def ssh_findings(host, entry):
                 "a host name or an address",
                 show(address),
                 "ansible_host",
-                "set ansible_host to the address for ssh, ansible_port to the port, and ansible_user to the user",
+                (
+                    "set ansible_host to the address for ssh, ansible_port to the port, and "
+                    "ansible_user to the user"
+                ),
             )
         )
     if port is None or not 0 < port < 65536:
@@ -514,7 +517,10 @@ class ActionModule(ActionBase):
                             describe(spec),
                             value,
                             name,
-                            "correct the expression or the variables in it where the inventory sets %s"
+                            (
+                                "correct the expression or the variables in it where the inventory "
+                                "sets %s"
+                            )
                             % name,
                         )
                     )
@@ -653,7 +659,9 @@ def what_to_do(name, meant, likely):
     own = {
         "misspelt": "if the variable is your own, choose another name",
         "prefix": "if %s is your own variable, set %s as well, and it is ignored" % (name, meant),
-        "ours": "if the variable is your own, choose a name that does not begin with the name of a role",
+        "ours": (
+            "if the variable is your own, choose a name that does not begin with the name of a role"
+        ),
         "maybe": "if the variable is your own, prefer a name without the prefix of a role",
     }[likely]
     return ("did you mean %s? Correct the name; " % meant if meant else "correct the name; ") + own
@@ -796,7 +804,10 @@ def text_problems(variable, value):
                 label,
                 "text of one line, without control characters",
                 HIDDEN if variable.is_hidden(label) else shown,
-                "set %s to one line; a block (|) in YAML ends with a line break, which |- leaves out"
+                (
+                    "set %s to one line; a block (|) in YAML ends with a line break, which |- "
+                    "leaves out"
+                )
                 % where,
             )
         )

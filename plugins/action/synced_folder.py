@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The controller's part of synced_folder: lists the files and transfers those that the host lacks."""
+"""The controller's part of synced_folder: lists the files and transfers those that the host
+lacks.
+"""
 
 from __future__ import annotations
 

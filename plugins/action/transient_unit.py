@@ -33,7 +33,9 @@ TAIL_LINES = 15
 
 
 def _tell(play, line):
-    """Write a line to the terminal of the play. After Ctrl-C it takes no more lines from its tasks."""
+    """Write a line to the terminal of the play. After Ctrl-C it takes no more lines from
+    its tasks.
+    """
     try:
         with open("/proc/%d/fd/2" % play, "w", encoding="utf-8") as stream:
             stream.write(line + "\n")
@@ -173,7 +175,10 @@ class ActionModule(ActionBase):
                 # Without the text after the marker, which is log output and may contain a secret.
                 said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
                 raise AnsibleError(
-                    "Cannot follow unit %s on host %s, which continues there with its output in %s: %s: exit code %s: %s"
+                    (
+                        "Cannot follow unit %s on host %s, which continues there with its output "
+                        "in %s: %s: exit code %s: %s"
+                    )
                     % (
                         result["unit"],
                         self._host,

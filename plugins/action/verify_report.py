@@ -211,9 +211,10 @@ class ActionModule(ActionBase):
         source = _report_files.read_as_inventory(folder, context.CLIARGS.get("inventory") or ())
         if source:
             raise _report.ReportError(
-                "report_dir %s is in %s, where Ansible reads every file as an inventory: junit.xml would become hosts. "
-                "Set a folder outside of it, or one below a name that begins with a dot, such as %s."
-                % (folder, source, os.path.join(source, ".trainyard", "reports"))
+                "report_dir %s is in %s, where Ansible reads every file as an inventory: "
+                "junit.xml would become hosts. "
+                "Set a folder outside of it, or one below a name that begins with a dot, such "
+                "as %s." % (folder, source, os.path.join(source, ".trainyard", "reports"))
             )
         schema = _report_files.load_schema()
         names = [host.get("name") for host in args["hosts"]]

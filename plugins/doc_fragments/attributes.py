@@ -2,20 +2,25 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check mode, diff mode and platform of every module, in the wording of ansible-core's fragment of this name, and who a module is for."""
+"""Check mode, diff mode and platform of every module, in the wording of ansible-core's fragment of
+this name, and who a module is for.
+"""
 
 from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # A module that uses it adds support and details. It also overrides the platform if it needs apt, or runs on the controller only.
+    # A module that uses it adds support and details. It also overrides the platform if it needs
+    # apt, or runs on the controller only.
     DOCUMENTATION = r"""
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
   platform:
     description: Target operating systems and families.
     support: full
@@ -27,12 +32,14 @@ attributes:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
     support: full
     details:
       - This module does not change anything, so its result is the same in check mode.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
     support: N/A
     details:
       - This module does not change anything.
@@ -44,12 +51,14 @@ attributes:
 options: {}
 attributes:
   check_mode:
-    description: Can run in C(check_mode) and return changed status prediction without modifying target.
+    description: Can run in C(check_mode) and return changed status prediction without modifying
+      target.
     support: full
     details:
       - This module does not change anything, so its result is the same in check mode.
   diff_mode:
-    description: Returns details on what has changed, or would change in check mode, when run in diff mode.
+    description: Returns details on what has changed, or would change in check mode, when run in
+      diff mode.
     support: N/A
     details:
       - This module does not change anything.

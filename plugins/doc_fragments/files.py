@@ -21,7 +21,8 @@ options:
       state:
         description:
           - V(file), V(directory) and V(link) are created or corrected.
-          - V(absent) removes a file, a link, or an empty directory. A directory with content fails the task, because its content is not the caller's.
+          - V(absent) removes a file, a link, or an empty directory. A directory with content fails
+            the task, because its content is not the caller's.
         type: str
         choices: [file, directory, link, absent]
         default: file
@@ -29,13 +30,15 @@ options:
         description: Text of a V(file), written as UTF-8.
         type: str
       src:
-        description: For V(file) a file on the host whose bytes are copied; for V(link) the link's target.
+        description: For V(file) a file on the host whose bytes are copied; for V(link) the link's
+          target.
         type: path
       mode:
         description:
           - Permissions as a string of octal digits, for example V("0600").
-          - By default a new file gets V("0644") and a new directory V("0755"). An existing one keeps its permissions. A new directory below one with a default
-            access list gets the permissions of that list.
+          - By default a new file gets V("0644") and a new directory V("0755"). An existing one
+            keeps its permissions. A new directory below one with a default access list gets the
+            permissions of that list.
         type: str
       owner:
         description: Name or number of the owner. By default it is not changed.
@@ -44,7 +47,8 @@ options:
         description: Name or number of the group. By default it is not changed.
         type: str
       replace:
-        description: V(false) keeps the content of an existing file. Its mode, owner and group are still corrected.
+        description: V(false) keeps the content of an existing file. Its mode, owner and group are
+          still corrected.
         type: bool
         default: true
       create:
@@ -57,7 +61,7 @@ options:
         default: false
       validate:
         description:
-          - Command that must end with exit status 0 before the new content is used. C(%s) is replaced by the path of the new content. It runs without a shell,
-            and not in check mode.
+          - Command that must end with exit status 0 before the new content is used. C(%s) is
+            replaced by the path of the new content. It runs without a shell, and not in check mode.
         type: str
 """

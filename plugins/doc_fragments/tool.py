@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of the modules that run a tool on the host or in a container. Each module adds its own defaults."""
+"""Options of the modules that run a tool on the host or in a container.
+
+Each module adds its own defaults.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ options:
     type: int
 attributes:
   action_group:
-    description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this module.
+    description: Use C(group/trainyard.gpu.tools) in C(module_defaults) to set defaults for this
+      module.
     support: full
     membership: [trainyard.gpu.tools]
 requirements:

@@ -11,12 +11,14 @@ version_added: "0.2.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Judges an existing log, like M(trainyard.gpu.nccl_all_reduce) with its option O(trainyard.gpu.nccl_all_reduce#module:log).
+  - Judges an existing log, like M(trainyard.gpu.nccl_all_reduce) with its option
+    O(trainyard.gpu.nccl_all_reduce#module:log).
   - The template fails for other text and for invalid options.
 positional: expected_ranks, expected_hosts, min_busbw_gb_s, judge_from_bytes
 options:
   _input:
-    description: The log in any layout since 2015, with or without a rank's tag or a container's name before each line, or the tool's JSON.
+    description: The log in any layout since 2015, with or without a rank's tag or a container's
+      name before each line, or the tool's JSON.
     type: str
     required: true
   expected_ranks:
@@ -29,7 +31,8 @@ options:
     description: Required average bus bandwidth of the judged rows in GB/s.
     type: float
   judge_from_bytes:
-    description: Smallest size of the judged rows, such as V(256M). By default only the largest size is judged.
+    description: Smallest size of the judged rows, such as V(256M). By default only the largest size
+      is judged.
     type: str
 seealso:
   - module: trainyard.gpu.nccl_all_reduce
@@ -41,14 +44,15 @@ EXAMPLES = r"""
     that: judged.passed
     fail_msg: "{{ judged.reasons | map(attribute='cause') | join('; ') }}"
   vars:
-    judged: "{{ job.stdout | trainyard.gpu.all_reduce_perf(expected_ranks=16, expected_hosts=2, min_busbw_gb_s=180, judge_from_bytes='1G') }}"
+    judged: "{{ job.stdout | trainyard.gpu.all_reduce_perf(expected_ranks=16, expected_hosts=2,
+      min_busbw_gb_s=180, judge_from_bytes='1G') }}"
 """
 
 RETURN = r"""
 _value:
   description:
-    - The values that M(trainyard.gpu.nccl_all_reduce) returns for a log - RV(_value.rows), RV(_value.avg_busbw_gb_s), RV(_value.passed), RV(_value.reasons) and
-      all others.
+    - The values that M(trainyard.gpu.nccl_all_reduce) returns for a log - RV(_value.rows),
+      RV(_value.avg_busbw_gb_s), RV(_value.passed), RV(_value.reasons) and all others.
   type: dict
   contains:
     rows:

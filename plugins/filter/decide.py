@@ -9,10 +9,13 @@ name: decide
 short_description: Make a decision of the roles of this collection
 version_added: "0.4.0"
 description:
-  - Calls a function of the collection with the input, the other arguments and the keywords. C(plugins/plugin_utils/_decisions.py) lists the names with their
-    functions, and the docstring of a function explains its arguments and its result.
-  - It serves the roles and playbooks of this collection. Names, arguments and results may change in a minor release.
-  - The template fails for an unknown name. It also fails if a function refuses its arguments. The message begins with the name of the decision.
+  - Calls a function of the collection with the input, the other arguments and the keywords.
+    C(plugins/plugin_utils/_decisions.py) lists the names with their functions, and the docstring of
+    a function explains its arguments and its result.
+  - It serves the roles and playbooks of this collection. Names, arguments and results may change in
+    a minor release.
+  - The template fails for an unknown name. It also fails if a function refuses its arguments. The
+    message begins with the name of the decision.
 positional: decision
 options:
   _input:
@@ -30,7 +33,8 @@ author:
 EXAMPLES = r"""
 - name: Report which of NVIDIA's repositories serves a host
   ansible.builtin.debug:
-    msg: "{{ ('cuda' | trainyard.gpu.decide('vendor_source', cluster_host, with_key=false)).directory }}"
+    msg: "{{ ('cuda' | trainyard.gpu.decide('vendor_source', cluster_host,
+      with_key=false)).directory }}"
 """
 
 RETURN = r"""

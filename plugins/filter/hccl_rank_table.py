@@ -7,16 +7,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: hccl_rank_table
 short_description: Build the HCCL rank table of hosts with NPUs
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Builds the document that HCCL, and so MindSpore and PyTorch on Ascend NPUs, reads from C(RANK_TABLE_FILE).
-  - Ranks are counted over all hosts, in the order of the hosts and of the numbers of their devices. Every value is a string, numbers included.
-  - It refuses a host without devices, a device without an address, two devices with one address, unequal numbers of devices, and a server or device that is
-    listed twice.
+  - Builds the document that HCCL, and so MindSpore and PyTorch on Ascend NPUs, reads from
+    C(RANK_TABLE_FILE).
+  - Ranks are counted over all hosts, in the order of the hosts and of the numbers of their devices.
+    Every value is a string, numbers included.
+  - It refuses a host without devices, a device without an address, two devices with one address,
+    unequal numbers of devices, and a server or device that is listed twice.
 options:
   _input:
-    description: The hosts in rank order, each with C(server_id), its address, and C(devices), as M(trainyard.gpu.npu_smi_info) returns them. C(name) is
-      for messages.
+    description: The hosts in rank order, each with C(server_id), its address, and C(devices), as
+      M(trainyard.gpu.npu_smi_info) returns them. C(name) is for messages.
     type: list
     elements: dict
     required: true
@@ -24,11 +26,13 @@ options:
     description:
       - V(1.0) has a list of servers.
       - V(legacy) has no version, and a list of instances. MindSpore before 1.0 reads it.
-      - V(1.2), for super nodes, is refused, because the tools of a host do not report the super node of a device.
+      - V(1.2), for super nodes, is refused, because the tools of a host do not report the super
+        node of a device.
     type: str
     default: "1.0"
   board_id:
-    description: Only in format V(legacy) - V(0x0020) for hosts with ARM processors, V(0x0000) for x86.
+    description: Only in format V(legacy) - V(0x0020) for hosts with ARM processors, V(0x0000) for
+      x86.
     type: str
     default: "0x0020"
   chip_info:

@@ -7,11 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: nccl_build
 short_description: Split the version of an NCCL build
-version_added: "0.3.0"
+version_added: "0.4.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Splits a version of NVIDIA's NCCL packages into its parts. A release alone has no revision and no CUDA.
+  - Splits a version of NVIDIA's NCCL packages into its parts. A release alone has no revision and
+    no CUDA.
   - For other text the parts are empty.
 options:
   _input:

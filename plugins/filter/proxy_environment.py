@@ -7,9 +7,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: proxy_environment
 short_description: Return a site's proxies as environment variables
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns C(http_proxy), C(https_proxy) and C(no_proxy) for option C(environment) of a task. Those without a value are left out.
+  - Returns C(http_proxy), C(https_proxy) and C(no_proxy) for option C(environment) of a task. Those
+    without a value are left out.
 positional: https_proxy, no_proxy
 options:
   _input:
@@ -35,7 +36,8 @@ EXAMPLES = r"""
     url: https://example.org/file
     dest: /var/tmp/file
     mode: "0644"
-  environment: "{{ 'http://proxy.example.org:3128' | trainyard.gpu.proxy_environment('http://proxy.example.org:3128', ['10.0.0.0/8']) }}"
+  environment: "{{ 'http://proxy.example.org:3128' |
+    trainyard.gpu.proxy_environment('http://proxy.example.org:3128', ['10.0.0.0/8']) }}"
 """
 
 RETURN = r"""

@@ -7,11 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: quoted
 short_description: Quote a value for a configuration file format
-version_added: "0.3.0"
+version_added: "0.4.0"
 author:
   - trainyard maintainers (@trainyard)
 description:
-  - Quotes a value for a format. Fails if the format cannot hold the value, so that it never reaches the file.
+  - Quotes a value for a format. Fails if the format cannot hold the value, so that it never reaches
+    the file.
   - For a shell use the filter P(ansible.builtin.quote#filter).
 positional: form
 options:
@@ -21,11 +22,14 @@ options:
     required: true
   form:
     description:
-      - V(one_line) for formats that use a line literally, V(field) for those that use a word literally (apt's sources and preferences, C(limits.conf),
-        C(pip.conf)), V(host_name) for C(known_hosts) and C(ssh_config).
-      - V(systemd_line) for C(What=) and C(Description=) of a unit, V(systemd_word) for lists of words, V(systemd_argument) for C(ExecStart=),
-        V(environment_file) for the value of a variable in C(EnvironmentFile=).
-      - V(apt_conf) for the value of an option of apt, V(export_path) and V(export_word) for C(exports).
+      - V(one_line) for formats that use a line literally, V(field) for those that use a word
+        literally (apt's sources and preferences, C(limits.conf), C(pip.conf)), V(host_name) for
+        C(known_hosts) and C(ssh_config).
+      - V(systemd_line) for C(What=) and C(Description=) of a unit, V(systemd_word) for lists of
+        words, V(systemd_argument) for C(ExecStart=), V(environment_file) for the value of a
+        variable in C(EnvironmentFile=).
+      - V(apt_conf) for the value of an option of apt, V(export_path) and V(export_word) for
+        C(exports).
     type: str
     required: true
     choices:

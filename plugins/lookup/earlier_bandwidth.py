@@ -9,13 +9,17 @@ name: earlier_bandwidth
 short_description: Read the bandwidths of earlier verify runs
 version_added: "0.2.0"
 description:
-  - Reads the reports of earlier runs, newest first, and returns the median bus bandwidth by collective and by run.
-  - Only passed runs count, of the same cluster, with the same hosts in the same order, the same collective and the same message sizes.
-  - Runs of a host whose hardware did not pass its checks do not count, because a broken part would lower what is expected later.
+  - Reads the reports of earlier runs, newest first, and returns the median bus bandwidth by
+    collective and by run.
+  - Only passed runs count, of the same cluster, with the same hosts in the same order, the same
+    collective and the same message sizes.
+  - Runs of a host whose hardware did not pass its checks do not count, because a broken part would
+    lower what is expected later.
   - If the folder does not exist, there is no history.
 options:
   _terms:
-    description: The folder of the reports. It has a folder for each run of verify with its C(report.json).
+    description: The folder of the reports. It has a folder for each run of verify with its
+      C(report.json).
     required: true
   hosts:
     description: Names of the hosts, in the order in which they take part.
@@ -23,7 +27,8 @@ options:
     elements: str
     required: true
   cluster:
-    description: Name of the cluster in the reports. If empty, reports of any cluster with these host names are used.
+    description: Name of the cluster in the reports. If empty, reports of any cluster with these
+      host names are used.
     type: str
     default: ""
   sizes:
@@ -36,8 +41,10 @@ options:
     default: 5
   pack:
     description:
-      - Path of one C(report.json) to compare with instead of the newest ones, for example that of the cluster's acceptance test.
-      - The lookup fails if it cannot be read, is not a report, or is of another cluster or other hosts.
+      - Path of one C(report.json) to compare with instead of the newest ones, for example that of
+        the cluster's acceptance test.
+      - The lookup fails if it cannot be read, is not a report, or is of another cluster or other
+        hosts.
     type: str
     default: ""
 author:
@@ -46,12 +53,14 @@ author:
 
 EXAMPLES = r"""
 history: >-
-  {{ lookup('trainyard.gpu.earlier_bandwidth', 'inventories/lab/reports', cluster='lab', hosts=['lab-a', 'lab-b'], sizes={'gloo': 16777216}) }}
+  {{ lookup('trainyard.gpu.earlier_bandwidth', 'inventories/lab/reports', cluster='lab',
+  hosts=['lab-a', 'lab-b'], sizes={'gloo': 16777216}) }}
 """
 
 RETURN = r"""
 _list:
-  description: One dictionary by collective (C(gloo), C(nccl)). Its values are dictionaries from a run's id (C(cluster), C(host:NAME)) to GB/s.
+  description: One dictionary by collective (C(gloo), C(nccl)). Its values are dictionaries from a
+    run's id (C(cluster), C(host:NAME)) to GB/s.
   type: list
   elements: dict
 """
@@ -135,18 +144,25 @@ def _named(path, cluster, hosts):
         of, bandwidth, report = _read(Path(path))
     except ValueError as error:
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it empty"
+            (
+                "verify_bandwidth_history: %s: %s. Name a report.json of this cluster, or leave it "
+                "empty"
+            )
             % (path, error)
         ) from error
     if cluster not in ("", of):
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster %s (verify_cluster_name). Name a report.json of cluster %s, "
+            "verify_bandwidth_history: %s is a report of cluster %s, and this is cluster %s "
+            "(verify_cluster_name). Name a report.json of cluster %s, "
             "or leave it empty" % (path, of or "without a name", cluster, cluster)
         )
     measured = _measured(bandwidth)
     if measured != hosts:
         raise AnsibleLookupError(
-            "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a report.json of the same hosts, or leave it empty"
+            (
+                "verify_bandwidth_history: %s is a report of %s, and this run has %s. Name a "
+                "report.json of the same hosts, or leave it empty"
+            )
             % (
                 path,
                 ", ".join(measured) or "no hosts, because nothing was measured then",

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Users and groups of the host's name service: its files, and a directory service if there is one."""
+"""Users and groups of the host's name service: its files, and a directory service if there
+is one.
+"""
 
 from __future__ import annotations
 

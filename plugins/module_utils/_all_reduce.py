@@ -91,12 +91,18 @@ _BEFORE = {
 }
 _LIBRARY = re.compile(r"nccl-tests version .*nccl-library=(\d+)")
 _CONFIG = re.compile(
-    r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: (\d+)\((factor|bytes)\)(?=\s)(?:.*? validation: (\d+)(?!\d))?"
+    (
+        r"nThread (\d+) nGpus (\d+) minBytes (\d+) maxBytes (\d+) step: "
+        r"(\d+)\((factor|bytes)\)(?=\s)(?:.*? validation: (\d+)(?!\d))?"
+    )
 )
 # Hydra and Open MPI put a rank's tag before each piece of its output, also in the middle of a line.
 _TAG_INSIDE = re.compile(r"\[\d{1,6}\] |\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?")
 _RANK = re.compile(
-    r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +\d+ +)?(?:on +(\S+)|uses) +device +(\d+) +\[([0-9a-fA-Fx:.]+)\] *([^#]*)"
+    (
+        r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +\d+ +)?(?:on +(\S+)|uses) +device +(\d+) "
+        r"+\[([0-9a-fA-Fx:.]+)\] *([^#]*)"
+    )
 )
 _REDUCING = re.compile(r"Reducing maxBytes to (\d+) due to memory limitation")
 _HEADER = re.compile(r"\b(?:size +count|bytes +N) +type .*")
@@ -165,7 +171,9 @@ class _Measured(TypedDict):
 
 
 class Placement(_Measured, total=False):
-    """One half of a row. C(error) is the largest difference, which versions until NCCL 2.13 print."""
+    """One half of a row. C(error) is the largest difference, which versions until NCCL 2.13
+    print.
+    """
 
     error: float
 
@@ -903,7 +911,8 @@ def _mixed(section: _Section) -> list[Reason]:
         return [
             _reason(
                 "mpi_not_built",
-                "%d runs of one rank each wrote at the same time: they are independent, and nothing was moved between "
+                "%d runs of one rank each wrote at the same time: they are independent, and "
+                "nothing was moved between "
                 "GPUs" % runs,
                 "build nccl-tests with MPI=1, and start it with the mpirun of the same MPI",
             )
@@ -1011,7 +1020,10 @@ def _wrong_values(section: _Section) -> list[Reason]:
         _reason(
             "wrong_values",
             "results are wrong" + (", from %d bytes on" % wrong[0] if wrong else ""),
-            "don't train on these GPUs: test each host alone, then pairs, to find the GPU, link or adapter that damages data",
+            (
+                "don't train on these GPUs: test each host alone, then pairs, to find the GPU, "
+                "link or adapter that damages data"
+            ),
         )
     ]
 
@@ -1118,7 +1130,10 @@ def parse_size(value: object, name: str) -> int:
     size = int(float(found.group(1)) * 1024 ** " KMG".index(found.group(2) or " ")) if found else 0
     if size < 1:
         raise ValueError(
-            "%s: '%s' is not a valid size. Give a number of bytes above 0, or one with suffix K, M or G, such as 512M"
+            (
+                "%s: '%s' is not a valid size. Give a number of bytes above 0, or one with suffix "
+                "K, M or G, such as 512M"
+            )
             % (name, value)
         )
     return size
@@ -1161,7 +1176,10 @@ def check_bounds(
         threshold = -1.0
     if isinstance(min_busbw_gb_s, bool) or threshold is not None and not 0 < threshold < math.inf:
         raise ValueError(
-            "min_busbw_gb_s: '%s' is not a valid bandwidth. Give a number of GB/s above 0, such as 180 or 9.5"
+            (
+                "min_busbw_gb_s: '%s' is not a valid bandwidth. Give a number of GB/s above 0, "
+                "such as 180 or 9.5"
+            )
             % min_busbw_gb_s
         )
     bounds["min_busbw_gb_s"] = threshold
@@ -1176,7 +1194,10 @@ def _read(text: str) -> tuple[list[_Section], str]:
         section = _document(text)
         if not section:
             raise ParseError(
-                "line 1: this begins like all_reduce_perf's JSON, but has a different structure or is truncated; give its complete output"
+                (
+                    "line 1: this begins like all_reduce_perf's JSON, but has a different "
+                    "structure or is truncated; give its complete output"
+                )
             )
         section.end = len(section.said)
         return [section], section.said
@@ -1247,7 +1268,10 @@ def _unexpected(sections: list[_Section]) -> list[Reason]:
         else [
             _reason(
                 "unexpected_output",
-                "a line inside or below the table of results is not printed by a run that completes",
+                (
+                    "a line inside or below the table of results is not printed by a run that "
+                    "completes"
+                ),
                 "check the line: a process ended, or wrote between the rows. "
                 + AGAIN[0].upper()
                 + AGAIN[1:],
@@ -1283,7 +1307,10 @@ def _too_few(name: str, requested: int | None, found: int | None) -> list[Reason
             name,
             "%d %s are requested, and %s took part"
             % (requested, name, "an unknown number" if found is None else found),
-            "check which are missing in 'devices', and give the launcher all hosts with all their slots",
+            (
+                "check which are missing in 'devices', and give the launcher all hosts with all "
+                "their slots"
+            ),
         )
     ]
 
@@ -1307,7 +1334,10 @@ def _too_slow(
         _reason(
             "bandwidth",
             "the bus bandwidth is %.6g GB/s, at least %g are requested" % (found, requested),
-            "check 'transports' and the links between the hosts; measure hosts alone and in pairs to find the slow one",
+            (
+                "check 'transports' and the links between the hosts; measure hosts alone and in "
+                "pairs to find the slow one"
+            ),
         )
     ]
 

@@ -80,7 +80,9 @@ def list_prefix(uri: str, suite: str) -> str:
 
 
 def _fields(paragraph: str) -> Dict[str, str]:
-    """Fields of one paragraph, names in lower case. Comments may be between the lines of a value."""
+    """Fields of one paragraph, names in lower case. Comments may be between the lines of a
+    value.
+    """
     text = "\n".join(line for line in paragraph.splitlines() if not line.startswith("#"))
     return {
         name.lower(): value.strip()

@@ -68,12 +68,18 @@ __all__ = [
 #: The note of a result until its job has ended.
 BROKE_OFF = "the job did not complete"
 _VIA = re.compile(
-    r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
+    (
+        r" via (NET/[A-Za-z][\w. -]*?(?=/\d)|(?:P2P/(?:direct "
+        r"pointer|CUMEM|IPC|MNNVL|indirect)|SHM/(?:direct|CE)|direct shared memory)\b)"
+    )
 )
 # Over InfiniBand or RoCE, with the name of the host if the whole line is there. The number of the
 # device may be followed by that of a second one, in parentheses.
 _VIA_IB = re.compile(
-    r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via NET/IB[\w.-]*/(\d+)(?:\(\d+\))?(/GDRDMA)?)"
+    (
+        r"(?:([\w.-]{1,255}):\d+:\d+ \[\d+\] NCCL INFO [^\n]{1,200}?)?( via "
+        r"NET/IB[\w.-]*/(\d+)(?:\(\d+\))?(/GDRDMA)?)"
+    )
 )
 RDMA_SHARE = 0.96
 TCP_SHARE = 0.94
@@ -503,7 +509,9 @@ def expected(
 
 
 def sizes(largest: int) -> List[int]:
-    """Five message sizes in bytes up to the largest: the beginning of a curve, and the judged part."""
+    """Five message sizes in bytes up to the largest: the beginning of a curve, and the
+    judged part.
+    """
     return [largest >> shift for shift in (8, 6, 4, 2, 0)]
 
 

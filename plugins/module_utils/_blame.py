@@ -337,13 +337,16 @@ class _Search(object):
     def why_alone(self, host: str, usual: float) -> str:
         """A measurement that failed has no bandwidth, which says nothing of the hardware."""
         if not self.best[(host,)]:
-            told = "its measurement alone, without the network, failed%s, while the others reach %s GB/s"
+            told = (
+                "its measurement alone, without the network, failed%s, while the others reach %s "
+                "GB/s"
+            )
             error = self.errors.get(host)
             return told % (": %s" % error if error else "", _figure(usual))
         return (
-            "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, memory, PCIe or GPUs"
-            % (_figure(self.best[(host,)]), _figure(usual))
-        )
+            "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, "
+            "memory, PCIe or GPUs"
+        ) % (_figure(self.best[(host,)]), _figure(usual))
 
     def why_none(self, hosts: List[str], pairs: List[Group], together: float) -> str:
         values = [self.best[self.key(pair)] for pair in pairs]
@@ -355,13 +358,13 @@ class _Search(object):
             _figure(max(values)),
         )
         if min(values) >= self.required:
-            return (
-                told
-                + ": they are too slow only together, so check what they share: the switch, its uplinks (oversubscription)"
+            return told + (
+                ": they are too slow only together, so check what they share: the switch, its "
+                "uplinks (oversubscription)"
             )
-        return (
-            told
-            + ": no host and no link stands out, so check what all share (switch, driver, settings), and whether the requirement is right"
+        return told + (
+            ": no host and no link stands out, so check what all share (switch, driver, "
+            "settings), and whether the requirement is right"
         )
 
 

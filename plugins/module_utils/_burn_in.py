@@ -101,7 +101,9 @@ class _OfHosts(_Card, total=False):
 
 
 class _Named(_OfHosts):
-    """C(wrong) are numbers of wrong values by test, C(grown) is what counters and logs have gained."""
+    """C(wrong) are numbers of wrong values by test, C(grown) is what counters and logs have
+    gained.
+    """
 
     kind: str
     serial: str
@@ -642,7 +644,10 @@ def _results_check(host: str, own: list[Judged]) -> Finding:
         expected="each device ends the burn-in, and each value is right",
         found="; ".join(bad + broken) or "all values of %d devices are right" % len(own),
         source="burn_in",
-        fix="Take the device out of service. It changes data without an error: run burn_in again, and have it replaced if it returns."
+        fix=(
+            "Take the device out of service. It changes data without an error: run burn_in again, "
+            "and have it replaced if it returns."
+        )
         if bad
         else "Repair what the message names, and run burn_in.yml again for this host."
         if broken
@@ -651,14 +656,24 @@ def _results_check(host: str, own: list[Judged]) -> Finding:
 
 
 _SLOW = {
-    "gpu": "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), check fans, power cables and the seat of the card, "
+    "gpu": "Compare temperature, power limit and clocks with those of the others (nvidia-smi -q), "
+    "check fans, power cables and the seat of the card, "
     "then run burn_in.yml again. Replace a device that stays slow.",
-    "host": "Run burn_in.yml again while nobody else uses the disk and the share. If it stays slow, check the disk (smartctl -a) and the server of the share.",
-    "cpu": "Look for other programs (top), limits of control groups (systemd-cgtop) and the governor and temperature of the CPUs, then run burn_in.yml again.",
+    "host": (
+        "Run burn_in.yml again while nobody else uses the disk and the share. If it stays slow, "
+        "check the disk (smartctl -a) and the server of the share."
+    ),
+    "cpu": (
+        "Look for other programs (top), limits of control groups (systemd-cgtop) and the governor "
+        "and temperature of the CPUs, then run burn_in.yml again."
+    ),
 }
 
 
-_BELOW = "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the cooling of the room, and whether other programs run."
+_BELOW = (
+    "All devices of this model may be slow. Check the power limit (nvidia-smi -q -d POWER), the "
+    "cooling of the room, and whether other programs run."
+)
 _ALONE = "Run burn_in.yml for several hosts with this model, or later once more."
 
 
@@ -730,7 +745,9 @@ def _incomparable(own: list[Judged]) -> list[str]:
 _ERRORS = {
     "grown": "Reset or reboot, run burn_in.yml again, and replace what counts errors again.",
     "slowed": "Check fans, dust, airflow and room temperature, then power cables and supplies.",
-    "remarks": "Do what the message asks for, start the daemon of the tool (systemctl start nvidia-dcgm), or replace memory that counts errors each time. "
+    "remarks": "Do what the message asks for, start the daemon of the tool (systemctl start "
+    "nvidia-dcgm), "
+    "or replace memory that counts errors each time. "
     "Then run burn_in.yml again.",
 }
 
@@ -749,7 +766,10 @@ def _errors_check(host: str, own: list[Judged]) -> Finding:
         ERRORS,
         host,
         verdict,
-        expected="no error of memory, link or driver is counted, and no clock is lowered, while the devices work",
+        expected=(
+            "no error of memory, link or driver is counted, and no clock is lowered, while the "
+            "devices work"
+        ),
         found="; ".join((grown + slowed + remarks)[:4]) or "none was counted",
         source="burn_in, nvidia-smi, kernel log, dcgmi and nhc if installed",
         fix=fix,
@@ -790,7 +810,9 @@ def _shown(device: Judged) -> Shown:
 
 
 def _slow_pairs(speeds: dict[Pair, float], allowed: float) -> dict[Pair, str]:
-    """Return the pairs that are slower than the others, in words. Of fewer than three nobody knows."""
+    """Return the pairs that are slower than the others, in words. Of fewer than three
+    nobody knows.
+    """
     good = [speed for speed in speeds.values() if speed > 0]
     if len(good) < 3:
         return {}
@@ -831,10 +853,15 @@ def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) ->
         LINKS,
         ", ".join(hosts),
         "fail" if broken else "warn" if slow else "pass",
-        expected="each pair of hosts reaches what its hardware promises, and what the other pairs do",
+        expected=(
+            "each pair of hosts reaches what its hardware promises, and what the other pairs do"
+        ),
         found="; ".join(parts) or "%d pairs are equally fast" % len(pairs),
         source="PyTorch's all-reduce between two hosts",
-        fix="Check the cards, cables and ports of the host or the pair that is named, and the path through the switches between them."
+        fix=(
+            "Check the cards, cables and ports of the host or the pair that is named, and the path "
+            "through the switches between them."
+        )
         if parts
         else "",
     )
@@ -919,11 +946,16 @@ def judge_rails(answer: dict[str, Any], filed: Filed) -> Verdict:
         RAILS,
         ", ".join(hosts),
         "fail" if broken else "warn" if slow else "pass",
-        expected="each card alone carries as much as the others of its model, and as before, minus %d %%"
+        expected=(
+            "each card alone carries as much as the others of its model, and as before, minus %d %%"
+        )
         % (100 * TOLERANCE["hca"]),
         found="; ".join((broken + slow)[:6]) or "%d cards are equally fast" % len(found),
         source="PyTorch's all-reduce between two hosts over one card of each",
-        fix="Check the card that is named, its cable, its slot and its switch port. If all cards of one name are slow, check the switch of that rail."
+        fix=(
+            "Check the card that is named, its cable, its slot and its switch port. If all cards "
+            "of one name are slow, check the switch of that rail."
+        )
         if broken or slow
         else "",
     )

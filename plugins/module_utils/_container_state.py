@@ -145,7 +145,9 @@ def size_of(options: list[str]) -> int | None:
 
 
 def has_own_shm(settings: dict[str, Any]) -> bool:
-    """Whether /dev/shm is the container's own, which Docker mounts, and not a folder of the host."""
+    """Whether /dev/shm is the container's own, which Docker mounts, and not a folder of the
+    host.
+    """
     targets = [(mount.get("Target") or "").rstrip("/") for mount in settings.get("Mounts") or []]
     return settings.get("IpcMode") in ("private", "shareable") and SHM not in targets
 
@@ -164,7 +166,9 @@ def shm_faults(settings: dict[str, Any], inside: list[Mount]) -> list[str]:
 
 
 def resolved(root: str, path: str) -> str:
-    """A path in a container without links. C(root) is the container's root as this machine sees it."""
+    """A path in a container without links. C(root) is the container's root as this machine
+    sees it.
+    """
     steps, done, links = [step for step in path.split("/") if step], "", 0
     while steps:
         step = steps.pop(0)
@@ -290,7 +294,9 @@ def groups_of(cgroup: str, root: str = GROUPS) -> dict[str, list[str]]:
 
 
 def own_group(cgroup: str, container: str) -> str:
-    """The path of a container's own control group, empty if it is not known by the container's ID."""
+    """The path of a container's own control group, empty if it is not known by the
+    container's ID.
+    """
     paths = [line.split(":", 2)[-1] for line in cgroup.splitlines()]
     return next((path for path in paths if container and container in path.rpartition("/")[2]), "")
 

@@ -34,7 +34,10 @@ __all__ = ["daemon_config_state", "flags_of", "verdict"]
 # An id without an account, so that no other process can read the copy.
 NOBODY = 65533
 _REFUSED = re.compile(
-    r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging level: .+|conflict labels for .+)$",
+    (
+        r"unable to configure the Docker daemon with file \S+: (.+)|^(unable to parse logging "
+        r"level: .+|conflict labels for .+)$"
+    ),
     re.MULTILINE,
 )
 EMPTY = "the file is empty, but %s not accept that; write {} into it, or remove it"

@@ -183,7 +183,10 @@ def _log_driver(value: str, _options: Options, _version: list[int]) -> Findings:
     if value and value not in LOG_DRIVERS:
         yield (
             WARN,
-            "'%s' is not a log driver of Docker; containers start only if a plugin of that name is installed"
+            (
+                "'%s' is not a log driver of Docker; containers start only if a plugin of that "
+                "name is installed"
+            )
             % value,
         )
 
@@ -402,7 +405,10 @@ def _ulimits(values: Options, _options: Options, _version: list[int]) -> Finding
         ):
             yield (
                 WARN,
-                "%s has a soft limit of %d above its hard limit of %d; containers do not start with it"
+                (
+                    "%s has a soft limit of %d above its hard limit of %d; containers do not start "
+                    "with it"
+                )
                 % (label, soft, hard),
             )
 
@@ -420,7 +426,10 @@ def _paths(name: str) -> tuple[str, Judge]:
         if value and not value.startswith("/"):
             yield (
                 WARN,
-                "'%s' is not an absolute path; it would lie below the directory that dockerd is started in"
+                (
+                    "'%s' is not an absolute path; it would lie below the directory that dockerd "
+                    "is started in"
+                )
                 % value,
             )
 

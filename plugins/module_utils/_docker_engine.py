@@ -202,7 +202,9 @@ def changed_options(before: Options, after: Options) -> list[str]:
 
 
 def tool_version(text: str) -> str:
-    """Version in the output of C(dockerd --version) and similar commands; empty if there is none."""
+    """Version in the output of C(dockerd --version) and similar commands; empty if there is
+    none.
+    """
     found = _VERSION.search(text)
     return found.group(1) if found else ""
 

@@ -270,7 +270,10 @@ def _is_whole(family: Family, offers: Mapping[str, Sequence[str]], strict: bool)
     )
 
 
-PIN_PACKAGES = "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* libxnvctrl0* libnvsdm* nvsdm*\n"
+PIN_PACKAGES = (
+    "Package: *nvidia* cuda-drivers* libcuda1* libcudadebugger1* libnvcuvid1* libnvoptix1* "
+    "libxnvctrl0* libnvsdm* nvsdm*\n"
+)
 
 
 def keep_out(sources: Iterable[Mapping[str, Any]]) -> str:
@@ -278,7 +281,10 @@ def keep_out(sources: Iterable[Mapping[str, Any]]) -> str:
     distinguished by origin; else empty.
     """
     pins = dict.fromkeys(foreign_pin(source) for source in sources if foreign_pin(source))
-    why = "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this apt source.\n"
+    why = (
+        "Explanation: Managed by trainyard.gpu, role nvidia_driver. No driver is taken from this "
+        "apt source.\n"
+    )
     return "\n".join("%s%sPin: %s\nPin-Priority: -1\n" % (why, PIN_PACKAGES, each) for each in pins)
 
 

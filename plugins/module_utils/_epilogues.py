@@ -18,9 +18,12 @@ from typing import Sequence
 
 # If unknown words are allowed, these are still objections to the run.
 AILING = re.compile(
-    r"kill|abort|terminat|fatal|\bfail|error|signal|\bfault|segv|segmentation|bus err|dumped|crash|cancel|\blost\b|\bdied?\b|\bdead\b|time ?out\b|timed out|"
-    r"time limit|unreachable|\boom\b|oom[-_]|out of memory|no space|refused|panic|exception|traceback|assert|\bbad\b|non-?zero|broken|\bhung\b|preempt|"
-    r"revoked|undefined|reset by peer|closed by|(?:exit|return|code|status|rc)\w*\W+(?:\w+\W+){0,3}[1-9]",
+    r"kill|abort|terminat|fatal|\bfail|error|signal|\bfault|segv|segmentation|bus "
+    r"err|dumped|crash|cancel|\blost\b|\bdied?\b|\bdead\b|time ?out\b|timed out|"
+    r"time limit|unreachable|\boom\b|oom[-_]|out of memory|no "
+    r"space|refused|panic|exception|traceback|assert|\bbad\b|non-?zero|broken|\bhung\b|preempt|"
+    r"revoked|undefined|reset by peer|closed "
+    r"by|(?:exit|return|code|status|rc)\w*\W+(?:\w+\W+){0,3}[1-9]",
     re.IGNORECASE,
 )
 
@@ -56,7 +59,8 @@ _ENDINGS = (
     r"(?:usr|sys) time\s+[\d.]+ \w+(?:\s+[\d.]+ \w+){0,2}",
     r"[\d.]+user [\d.]+system [\d:.]+elapsed .*maxresident\)k",
     r"\d+inputs\+\d+outputs \(\d+major\+\d+minor\)pagefaults \d+swaps",
-    r"(?:Command being timed|User time|System time|Percent of CPU|Elapsed|Average|Maximum resident|Major|Minor|Voluntary|Involuntary|Swaps|File system|Socket|"
+    r"(?:Command being timed|User time|System time|Percent of CPU|Elapsed|Average|Maximum "
+    r"resident|Major|Minor|Voluntary|Involuntary|Swaps|File system|Socket|"
     r"Signals delivered|Page size)\b[^\n]*: \S.*",
     r"Exit status: 0",
     # script(1).
@@ -74,7 +78,10 @@ _ENDINGS = (
     r"\d+\) [\w./+-]+(?:\s+\d+\) [\w./+-]+)*",
     # Slurm: srun -v, salloc, seff, sacct.
     r"salloc: Relinquishing job allocation \d+",
-    r"srun: (?:launch/slurm: )?(?:_task_finish: )?(?:\S+ )*?(?:tasks? ?[\d,\[\]-]*: Completed|task exit notification \S+ .*\(status=0x0000\)\.?)",
+    (
+        r"srun: (?:launch/slurm: )?(?:_task_finish: )?(?:\S+ )*?(?:tasks? ?[\d,\[\]-]*: "
+        r"Completed|task exit notification \S+ .*\(status=0x0000\)\.?)"
+    ),
     r"srun: (?:launch/slurm: )?_task_finish: (?:\S+ )*?\(status=0x0000\)\.?",
     r"srun: Complete StepId=[\d.]+ received",
     r"State: (?:COMPLETED|COMPLETING|RUNNING) \(exit code 0\)",
@@ -114,7 +121,10 @@ _ENDINGS = (
     r"Gracefully stopping\.\.\. \(press Ctrl\+C again to force\)",
     r"Finished with result: success",
     r"Main processes terminated with: code=exited(?:/|, ?)status=0(?:/SUCCESS)?",
-    r"(?:Service runtime|CPU time consumed|Memory peak|IO bytes (?:read|written)|IP traffic (?:received|sent)):? .*",
+    (
+        r"(?:Service runtime|CPU time consumed|Memory peak|IO bytes (?:read|written)|IP traffic "
+        r"(?:received|sent)):? .*"
+    ),
     # GitHub Actions, GitLab CI, Jenkins.
     r"##\[endgroup\]",
     r"::endgroup::",
@@ -128,7 +138,10 @@ _ENDINGS = (
     r"Uploading artifacts(?: for successful job|\.\.\.)?",
     r"Saving cache(?: for successful job)?",
     r"Finished: SUCCESS",
-    r"\[Pipeline\] (?:[{}]|// ?\w+|End of Pipeline|sh|echo|stage|node|script|dir|ws|wrap|withEnv|withCredentials|archiveArtifacts|junit|cleanWs|deleteDir)",
+    (
+        r"\[Pipeline\] (?:[{}]|// ?\w+|End of "
+        r"Pipeline|sh|echo|stage|node|script|dir|ws|wrap|withEnv|withCredentials|archiveArtifacts|junit|cleanWs|deleteDir)"
+    ),
     r"(?:Training|Billable) seconds: \d+",
     # ctest, TAP, nsys.
     r"\d+/\d+ Test +#\d+: [\w.-]+ \.*\s+Passed\s+[\d.]+ sec",
@@ -319,7 +332,8 @@ _GOOD = {
 _PHRASES = (
     (
         re.compile(
-            r"(?<![\w.,:/-])(?:0|no|zero|without(?: any)?) (?:errors?|failures?|failed|warnings?|problems?|issues?|skipped)\b"
+            r"(?<![\w.,:/-])(?:0|no|zero|without(?: any)?) "
+            r"(?:errors?|failures?|failed|warnings?|problems?|issues?|skipped)\b"
             r"(?: (?:found|detected|reported|occurred))?(?!\W+\d)"
         ),
         "ok",
@@ -329,7 +343,8 @@ _PHRASES = (
     (re.compile(r"\bclean(?:ing|ed)?[ -]?(?:it )?up\b"), "cleanup"),
     (
         re.compile(
-            r"\b(?:removing|deleting|cleanup)(?: of)?(?: (?:the|all|any|local))?(?: (?:temporary|temp|tmp|scratch|intermediate|old))? "
+            r"\b(?:removing|deleting|cleanup)(?: of)?(?: (?:the|all|any|local))?(?: "
+            r"(?:temporary|temp|tmp|scratch|intermediate|old))? "
             r"(?:files?|folders?|director(?:y|ies)|data|space|containers?)\b"
         ),
         "cleanup",
@@ -349,8 +364,10 @@ _PROPER = re.compile(r"(?=[\w./-]*[\d_.-])(?!rc|exit|code|sig|stat|err|ret)[a-z]
 
 
 _LSF_HEAD = re.compile(
-    r"Subject: Job \d+(?:\[\d+\])?: <.*> (?:in cluster <[^>]*> )?Done|Job <.*> was submitted from host <[^>]*> by user <[^>]*>.*|"
-    r"Job was executed on host\(s\) <[^>]*>.*|<[^>]*>(?: was used as the (?:home|working) directory\.)?|(?:Started|Terminated|Results reported) (?:at|on) .*"
+    r"Subject: Job \d+(?:\[\d+\])?: <.*> (?:in cluster <[^>]*> )?Done|Job <.*> was submitted "
+    r"from host <[^>]*> by user <[^>]*>.*|"
+    r"Job was executed on host\(s\) <[^>]*>.*|<[^>]*>(?: was used as the (?:home|working) "
+    r"directory\.)?|(?:Started|Terminated|Results reported) (?:at|on) .*"
 )
 
 
@@ -477,7 +494,10 @@ def _counts_are_full(words: Sequence[str]) -> bool:
         if int(part) != int(whole):
             return False
     return not re.search(
-        r"(?<![\w.:-])0 (?:tests? |runs? |jobs? |ranks? )?(?:%s)\b|\b(?:passed|pass|succeeded|successful|completed) 0(?![\w.:])"
+        (
+            r"(?<![\w.:-])0 (?:tests? |runs? |jobs? |ranks? "
+            r")?(?:%s)\b|\b(?:passed|pass|succeeded|successful|completed) 0(?![\w.:])"
+        )
         % "|".join(sorted(_GOOD - {"ok"})),
         text,
     )

@@ -40,7 +40,9 @@ def read(path: str, size: int | None = None) -> str:
 
 
 def read_existing(path: str) -> str:
-    """Return the text of a file, nothing if it does not exist. OSError says why it cannot be read."""
+    """Return the text of a file, nothing if it does not exist. OSError says why it cannot
+    be read.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()

@@ -59,7 +59,9 @@ Kinds = Dict[str, Any]
 
 
 class Card(TypedDict):
-    """What the driver says of a GPU: the number of its device node, and its PCI address as C(bus)."""
+    """What the driver says of a GPU: the number of its device node, and its PCI address as
+    C(bus).
+    """
 
     minor: int
     model: str
@@ -77,7 +79,9 @@ class Host(TypedDict):
 
 
 class DeviceError(ValueError):
-    """The devices of a job cannot be told. The message says why, and what the operator has to do."""
+    """The devices of a job cannot be told. The message says why, and what the operator has
+    to do.
+    """
 
 
 # --- pure functions ---
@@ -179,14 +183,20 @@ def devices_of(positions: list[int], kinds: Kinds, host: Host) -> list[int]:
         listed = list(range(max(positions) + 1))
     elif max(positions) >= len(listed):
         raise DeviceError(
-            "Slurm has given the job GPU %s of this host, but its list has %d: device numbers %s. Tell the operator to %s"
+            (
+                "Slurm has given the job GPU %s of this host, but its list has %d: device numbers "
+                "%s. Tell the operator to %s"
+            )
             % (_words(positions), len(listed), _words(listed), WAY_OUT)
         )
     needed = listed[: max(positions) + 1]
     missing = [_path(kinds, number) for number in needed if number not in host["nodes"]]
     if missing:
         raise DeviceError(
-            "Slurm has given the job GPU %s of this host, and its list has %s, which this host does not have. Tell the operator to repair the host, or to %s"
+            (
+                "Slurm has given the job GPU %s of this host, and its list has %s, which this host "
+                "does not have. Tell the operator to repair the host, or to %s"
+            )
             % (_words(positions), ", ".join(missing), WAY_OUT)
         )
     found = [listed[position] for position in positions]
@@ -194,7 +204,10 @@ def devices_of(positions: list[int], kinds: Kinds, host: Host) -> list[int]:
     strange = [_path(kinds, number) for number in found if minors and number not in minors]
     if strange:
         raise DeviceError(
-            "Slurm has given the job %s, but the driver has the device numbers %s. Tell the operator to repair the GPU, or to %s"
+            (
+                "Slurm has given the job %s, but the driver has the device numbers %s. Tell the "
+                "operator to repair the GPU, or to %s"
+            )
             % (", ".join(strange), _words(sorted(minors)), WAY_OUT)
         )
     return found
@@ -338,7 +351,10 @@ def cdi_names(
     missing = [path for path in paths if path not in names]
     if missing:
         raise DeviceError(
-            "no CDI specification describes %s. Tell the operator to run playbooks gpu_stack and scheduler"
+            (
+                "no CDI specification describes %s. Tell the operator to run playbooks gpu_stack "
+                "and scheduler"
+            )
             % ", ".join(missing)
         )
     return [names[path] for path in paths]

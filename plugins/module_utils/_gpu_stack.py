@@ -29,13 +29,17 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 # Debian adds the branch's name to the module's ('nvidia-current'), Ubuntu the branch
 # ('nvidia-535-server'). Modules of others have versions such as v0.9.5.
 _DKMS = re.compile(
-    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>[^,:\s]+)(?:, (?P<kernel>[^,:\s]+), (?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
+    r"(?P<module>[\w.+-]+)(?:/|, )(?P<version>[^,:\s]+)(?:, (?P<kernel>[^,:\s]+), "
+    r"(?P<arch>[^,:\s]+))?: (?P<state>added|built|installed|broken)\b"
     r"(?P<remark>.*)"
 )
 # As dkms 2 and 3.0 say it, and later ones.
 _DIFFERS = re.compile(r"Diff(erences)? between built and installed")
 _NVRM = re.compile(
-    r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
+    (
+        r"NVRM version:\s+NVIDIA UNIX (?:(?P<open>Open) Kernel Module for \S+|\S+ Kernel "
+        r"Module)\s+(?P<version>\d+(?:\.\d+)+)\s"
+    )
 )
 _NVCC = re.compile(r"Cuda compilation tools, release (\d+\.\d+), V(\d+\.\d+\.\d+)\s")
 # developer.download.nvidia.com/compute/cuda/repos/*/*/7fa2af80.pub, the id in full.
@@ -378,7 +382,9 @@ def holds_old_key(content: bytes) -> bool:
 
 
 def parse_policy(text: str) -> dict[str, Policy]:
-    """Parse `apt-cache policy`: installed and candidate version by package, empty if there is none."""
+    """Parse `apt-cache policy`: installed and candidate version by package, empty if there
+    is none.
+    """
     found: dict[str, Policy] = {}
     package: Policy | None = None
     for line in whole_lines(text, "apt-cache policy"):
@@ -431,7 +437,9 @@ def parse_library_path(text: str) -> str:
 
 
 def library_version(path: str) -> str:
-    """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it has none."""
+    """Version of the driver's library, from the target of libnvidia-ml.so.1; empty if it
+    has none.
+    """
     match = _LIBRARY.search(path)
     return match.group(1) if match else ""
 
@@ -549,7 +557,9 @@ def driver_sources(packages: Mapping[str, PlacedPackage], runfile: bool) -> list
 
 
 def is_of_driver(name: str) -> bool:
-    """Whether a package's origin is the driver's. Those of container tools and CUDA may be others."""
+    """Whether a package's origin is the driver's. Those of container tools and CUDA may be
+    others.
+    """
     return bool(_DRIVER.match(name))
 
 
@@ -611,9 +621,9 @@ def reboot_required_reason(
     on_disk = modules.get(running, "")
     if loaded and library and loaded != library:
         return (
-            "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail until the module of that version is loaded"
-            % (loaded, library)
-        )
+            "the loaded kernel module is %s, the libraries are %s: nvidia-smi and CUDA fail "
+            "until the module of that version is loaded"
+        ) % (loaded, library)
     if loaded and on_disk and loaded != on_disk:
         return "the loaded kernel module is %s, the one on disk for kernel %s is %s" % (
             loaded,

@@ -107,7 +107,10 @@ _IMPORTED = re.compile(r"\n?^trainyard: import (\S+): (.*?)\r?\n", re.MULTILINE)
 
 # argparse reports a missing -np before an unknown option: 0.16 may say either.
 _USAGE = re.compile(
-    r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: .*horovodrun|\bhorovodrun: error:",
+    (
+        r"unrecogni[sz]ed (?:arguments|option)|(?:unknown|invalid|no such) option|^usage: "
+        r".*horovodrun|\bhorovodrun: error:"
+    ),
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(
@@ -173,7 +176,10 @@ def parse_check_build(text: str) -> Build | None:
     if headless:
         number, line = headless[0]
         raise ParseError(
-            f"line {number}: '{line}' has no line 'Horovod v<version>:' before it: the head of the table is missing"
+            (
+                f"line {number}: '{line}' has no line 'Horovod v<version>:' before it: the head of "
+                "the table is missing"
+            )
         )
     return None
 
@@ -202,7 +208,10 @@ def _refuse_cut_begin(version: str, lines: _Lines) -> None:
     words = " ".join(line for _number, line in lines if line)
     if re.match(r"\W*Available\b", words) and not _has_section(lines):
         raise ParseError(
-            f"the last table, of Horovod {version}, is truncated: no section follows its line 'Horovod v{version}:'"
+            (
+                f"the last table, of Horovod {version}, is truncated: no section follows its line "
+                f"'Horovod v{version}:'"
+            )
         )
 
 
@@ -214,7 +223,10 @@ def _build(version: str, lines: _Lines) -> Build:
         absent = [key for key in keys if key not in known]
         if absent:
             raise ParseError(
-                f"the table of Horovod {version} is truncated: {section} has no entry for {', '.join(absent)}; its last line is line {last}"
+                (
+                    f"the table of Horovod {version} is truncated: {section} has no entry for "
+                    f"{', '.join(absent)}; its last line is line {last}"
+                )
             )
     ticked = {
         section: {key: _is_ticked(section, key, ticks[section]) for key in keys}

@@ -48,31 +48,57 @@ BUILD_OPTIONS = {
 FIXES = {
     "not_installed": "install Horovod {place}, or name its horovodrun in `executable`",
     "option_unsupported": "install Horovod 0.18 or later {place}: before that horovodrun has no --check-build",
-    "import_error": "Horovod {place} does not start: reinstall it for the framework and libraries that are there now",
-    "no_output": "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little memory)",
-    "truncated": "run horovodrun --check-build {place} by hand and see how it ends: it died before its table",
+    "import_error": (
+        "Horovod {place} does not start: reinstall it for the framework and libraries that are "
+        "there now"
+    ),
+    "no_output": (
+        "run horovodrun --check-build {place} by hand and see how it ends (a crash, too little "
+        "memory)"
+    ),
+    "truncated": (
+        "run horovodrun --check-build {place} by hand and see how it ends: it died before its table"
+    ),
     "container_not_running": "start container {container}",
     "image_missing": "load or pull image {image} on this host, or correct its name",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
-    "ssh_failed": "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, known_hosts)",
-    "timeout": "see what horovodrun --check-build {place} waits for, or raise `timeout` (verify_timeout in role verify)",
+    "ssh_failed": (
+        "make container {container} able to log in to {ssh_host} on port {ssh_port} (sshd, keys, "
+        "known_hosts)"
+    ),
+    "timeout": (
+        "see what horovodrun --check-build {place} waits for, or raise `timeout` (verify_timeout "
+        "in role verify)"
+    ),
 }
 # A container gets all that it needs from its image: nothing is ever installed in it.
 RECREATE = (
-    "Run training_environment.yml, which recreates a container whose files were changed, and rebuilds the image if it lacks what "
+    "Run training_environment.yml, which recreates a container whose files were changed, and "
+    "rebuilds the image if it lacks what "
     "training_image_requires names"
 )
 CONTAINER_FIXES = {
     "not_installed": "horovodrun is missing {place}. " + RECREATE,
-    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in training_image_horovod_version and run "
+    "option_unsupported": "Horovod {place} is older than 0.18 and has no --check-build. Name a newer one in "
+    "training_image_horovod_version and run "
     "training_environment.yml",
     "import_error": "Horovod {place} does not start. " + RECREATE,
-    "no_output": "horovodrun --check-build {place} ended without a word, as after a crash or with too little memory. "
+    "no_output": (
+        "horovodrun --check-build {place} ended without a word, as after a crash or with too "
+        "little memory. "
+    )
     + RECREATE,
-    "truncated": "horovodrun --check-build {place} died before its table, as after a crash or with too little memory. "
+    "truncated": (
+        "horovodrun --check-build {place} died before its table, as after a crash or with too "
+        "little memory. "
+    )
     + RECREATE,
-    "container_not_running": "start container {container}: run training_environment.yml, which also resumes one that is paused",
-    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run training_environment.yml, which repairs sshd, keys and "
+    "container_not_running": (
+        "start container {container}: run training_environment.yml, which also resumes one that is "
+        "paused"
+    ),
+    "ssh_failed": "container {container} cannot log in to {ssh_host} on port {ssh_port}: run "
+    "training_environment.yml, which repairs sshd, keys and "
     "known_hosts, or names what is in the way",
 }
 
@@ -166,7 +192,8 @@ def _read_build(run: Run, executable: str) -> tuple[Build | None, str, str]:
         cause, evidence = why_no_table(run.rc, run.stdout, run.stderr)
     except ParseError as exc:
         raise UnreadableTable(
-            f"{executable} --check-build: {exc}. Run it in the same place. If its output is complete, report it as a fault of "
+            f"{executable} --check-build: {exc}. Run it in the same place. If its output is "
+            "complete, report it as a fault of "
             "the collection",
             run,
         ) from None

@@ -183,7 +183,9 @@ def hugepages(counts: dict[str, str]) -> dict[str, int]:
 
 
 def _proc_address(text: str) -> str:
-    """Turn the kernel's hexadecimal address (host byte order by 32-bit word) into the usual form."""
+    """Turn the kernel's hexadecimal address (host byte order by 32-bit word) into the usual
+    form.
+    """
     raw = bytes.fromhex(text)
     words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     address = ipaddress.ip_address(words)

@@ -88,10 +88,18 @@ RESET = "nvidia-smi --gpu-reset, with monitoring after systemctl stop trainyard-
 #: operator.
 ADVICE = {
     "nothing": "nothing has to be done",
-    "program": "check the program. If other programs have the same error on this GPU only, the GPU is faulty",
-    "commands": "check the program. If it returns with other programs, check the PCIe link of the GPU (slot, riser, cable)",
+    "program": (
+        "check the program. If other programs have the same error on this GPU only, the GPU is "
+        "faulty"
+    ),
+    "commands": (
+        "check the program. If it returns with other programs, check the PCIe link of the GPU "
+        "(slot, riser, cable)"
+    ),
     "earlier": "look for the error before it. It also follows each end of a job by force",
-    "restart": "start the job again. The memory is repaired by a reset of the GPU (%s) when no job runs"
+    "restart": (
+        "start the job again. The memory is repaired by a reset of the GPU (%s) when no job runs"
+    )
     % RESET,
     "engine": "start the job again. If the error returns, check the driver's version, then the GPU",
     "later": "reset the GPU (%s) or reboot when no job runs" % RESET,
@@ -101,15 +109,22 @@ ADVICE = {
     "link": "reset the GPUs (%s) or reboot. " % RESET
     + _RETURNS
     + "the GPU, its bridge or the NVSwitch",
-    "bus": "remove the host from service and reboot it. If the error returns, check power, cooling, slot and riser",
+    "bus": (
+        "remove the host from service and reboot it. If the error returns, check power, cooling, "
+        "slot and riser"
+    ),
     "power": "remove the host from service, and connect the power cables of the GPU",
-    "firmware": "reboot the host. If the error returns, update driver and firmware, or replace the GPU",
+    "firmware": (
+        "reboot the host. If the error returns, update driver and firmware, or replace the GPU"
+    ),
     "recovery": "run the reported action",
     "watch": "no action is needed now. If the error returns often, ask the vendor of the server",
     "driver": "no action is needed now. If the error returns, update driver and firmware",
     "catalogue": "look it up at docs.nvidia.com/deploy/xid-errors",
     "switch": "restart Fabric Manager, then reboot. " + _RETURNS + "the NVSwitch or its cable",
-    "switch_notice": "no action is needed now. If the error returns often, check the NVSwitch and its cables",
+    "switch_notice": (
+        "no action is needed now. If the error returns often, check the NVSwitch and its cables"
+    ),
 }
 
 
@@ -259,7 +274,10 @@ _RECOVERIES = {
     "reboot": ("drain", "stop the jobs on the host, then reboot it"),
     "drain p2p": (
         "drain",
-        "stop all jobs on the host that connect GPUs, then read the action again. Reset the GPU if it stays (%s)"
+        (
+            "stop all jobs on the host that connect GPUs, then read the action again. Reset the "
+            "GPU if it stays (%s)"
+        )
         % RESET,
     ),
     "drain and reset": (
@@ -272,18 +290,26 @@ _RECOVERIES = {
 # in front. Other messages have words of people, such as the name of the file in which a program has
 # crashed. Those two programs indent the further lines of a message.
 _SPEAKER = re.compile(
-    r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s{0,9}){0,5}(?:[\w.-]{1,255} kernel:\s{0,9})?"
-    r"(?:\[[^][]{1,40}\]\s{0,9}){0,3}(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: |Linux version |-- (?:Boot|Reboot))"
+    r"(?:(?:<\d{1,3}>|\[[^][]{1,40}\]|kern *:\w+ *:|[A-Z][a-z]{2} +\d{1,2} "
+    r"[\d:.]+|\d{4}-\d\d-\d\dT[\d:.,+Z-]+)\s{0,9}){0,5}(?:[\w.-]{1,255} kernel:\s{0,9})?"
+    r"(?:\[[^][]{1,40}\]\s{0,9}){0,3}(?:NVRM: |nvidia|(?:vfio-)?pci |GPU reset executed: "
+    r"|Linux version |-- (?:Boot|Reboot))"
 )
 # NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.
 # Old drivers have no 'PCI:'. With MIG an instance follows the device: (PCI:0000:c1:00 GPU-I:04).
 _XID = re.compile(
-    r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): (?P<code>\d{1,9})(?:, *(?P<text>.*))?$"
+    (
+        r"NVRM: (?P<kind>Xid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)(?: [^)]*)?\): "
+        r"(?P<code>\d{1,9})(?:, *(?P<text>.*))?$"
+    )
 )
 # nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up. Two more lines of
 # each have registers.
 _SXID = re.compile(
-    r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): (?P<code>\d{1,9}), *(?P<text>(?:Non-f|F)atal\b.*)$"
+    (
+        r"nvidia-nvswitch\d+: (?P<kind>SXid) \((?:PCI:)?(?P<device>[0-9A-Fa-f:.]+)\): "
+        r"(?P<code>\d{1,9}), *(?P<text>(?:Non-f|F)atal\b.*)$"
+    )
 )
 # The equivalent of Xid 79 over three lines, if no Xid could be written.
 _LOST_BEGINS = re.compile(r"NVRM: The NVIDIA GPU (?P<device>[0-9A-Fa-f:.]+)\s*$")
@@ -298,8 +324,10 @@ _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX\b.*\bKernel Module\b")
 _BOOTS = re.compile(r"(?:^|[\]:] )Linux version \d+\.\d+\S* \(|^-- (?:Boot|Reboot)\b")
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device (?P<device>[0-9A-Fa-f:.]+)")
 _RESET_DONE = re.compile(
-    r"\b(?:nvidia|vfio-pci|pci|NVRM: GPU(?: at PCI:)?) ?(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+?):? "
-    r"(?:.*\b)?(?:reset done|reset (?:was |has )?(?:completed?|succeeded|successful)|(?:was|has been) reset)\b",
+    r"\b(?:nvidia|vfio-pci|pci|NVRM: GPU(?: at PCI:)?) "
+    r"?(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+?):? "
+    r"(?:.*\b)?(?:reset done|reset (?:was |has "
+    r")?(?:completed?|succeeded|successful)|(?:was|has been) reset)\b",
     re.IGNORECASE,
 )
 _EXECUTED = re.compile(
@@ -526,7 +554,8 @@ def _repeated(error: GpuError) -> GpuError:
         return error
     return dict(
         error,
-        fix="do not reboot again: the same error came in %d earlier boots. Remove the host from service, "
+        fix="do not reboot again: the same error came in %d earlier boots. Remove the host from "
+        "service, "
         "and have the GPU, its slot and its power supply inspected" % boots,
     )
 
@@ -581,7 +610,10 @@ def _beside(error: GpuError, gpu: dict[str, Any] | None, driver: str | None) -> 
     return dict(
         error,
         action="warn",
-        fix="nothing has to be done now, because the GPU itself reports no fault. If the error returns, replace the GPU",
+        fix=(
+            "nothing has to be done now, because the GPU itself reports no fault. If the error "
+            "returns, replace the GPU"
+        ),
     )
 
 

@@ -63,11 +63,20 @@ CAUSES = (
     ),
     (
         r"x509|certificate",
-        "its certificate is not trusted by this host; add its authority to package_sources_ca_certificates, or to /etc/containers/certs.d",
+        (
+            "its certificate is not trusted by this host; add its authority to "
+            "package_sources_ca_certificates, or to /etc/containers/certs.d"
+        ),
     ),
     (
-        r"unauthorized|authentication required|invalid username/password|status 401|denied: requested access",
-        "the registry refuses the login; correct image_relay_source_logins, or image_relay_registry_login for the site's own registry",
+        (
+            r"unauthorized|authentication required|invalid username/password|status 401|denied: "
+            r"requested access"
+        ),
+        (
+            "the registry refuses the login; correct image_relay_source_logins, or "
+            "image_relay_registry_login for the site's own registry"
+        ),
     ),
     (r"the registry is full", "the registry is full; raise image_relay_max_gib, or remove images"),
     (
@@ -81,7 +90,8 @@ CAUSES = (
     ),
     (r"no such file", "the file does not exist on this host; copy it there, or correct the path"),
     (
-        r"no such host|connection refused|i/o timeout|no route to host|network is unreachable|connection reset|deadline exceeded|Client\.Timeout|status 50\d|"
+        r"no such host|connection refused|i/o timeout|no route to host|network is "
+        r"unreachable|connection reset|deadline exceeded|Client\.Timeout|status 50\d|"
         r"Bad Gateway",
         "the registry does not answer; start it, or correct the name",
     ),
@@ -164,7 +174,10 @@ def archive_reference(path: str) -> str:
     if {"oci-layout", "index.json"} <= names:
         return "oci-archive:" + path
     raise ParseError(
-        "it is neither an archive of Docker nor an OCI archive; write it with docker save, podman save or skopeo copy"
+        (
+            "it is neither an archive of Docker nor an OCI archive; write it with docker save, "
+            "podman save or skopeo copy"
+        )
     )
 
 

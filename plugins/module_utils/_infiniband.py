@@ -741,7 +741,10 @@ def parse_ibdev2netdev(text: str) -> Listed:
     listing = _Listing(text, "ibdev2netdev")
     for number, line in listing.lines:
         match = re.fullmatch(
-            r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> (?:(\S+) )?\((\w+)\)",
+            (
+                r"(?:[0-9a-f]{4,}:[0-9a-f:.]+ )?(\S+) (?:.* )?port (\d{1,3}) (?:\([^)]*\) )?==> "
+                r"(?:(\S+) )?\((\w+)\)"
+            ),
             # Wrappers print it in columns.
             " ".join(line.split()),
         )

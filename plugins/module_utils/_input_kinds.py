@@ -230,7 +230,9 @@ def describe(spec: Spec) -> str:
 
 
 def as_number(value: Any, kind: str = "int") -> float | None:
-    """Return a number, also one written as text; None for other values, including true and false."""
+    """Return a number, also one written as text; None for other values, including true and
+    false.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -464,7 +466,8 @@ def environment_faults(value: Any, kind: object = True) -> list[str]:
 # what they made.
 _OF_TEXTS = frozenset(
     (
-        "abspath addprefix addsuffix and basename dir filter filter-out findstring firstword if join lastword notdir or patsubst realpath sort strip subst "
+        "abspath addprefix addsuffix and basename dir filter filter-out findstring firstword "
+        "if join lastword notdir or patsubst realpath sort strip subst "
         "suffix wildcard word wordlist words"
     ).split()
 )
@@ -655,21 +658,26 @@ def _is_shared_folder(parts: list[str], use: str) -> bool:
 
 # Files of /etc that are commonly mounted into containers. None of them controls permissions.
 _LENT_OF_ETC = frozenset(
-    "hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma resolv.conf timezone".split()
+    (
+        "hostname hosts krb5.conf libibverbs.d localtime machine-id nccl.conf nsswitch.conf rdma "
+        "resolv.conf timezone"
+    ).split()
 )
 # Folders of /usr/local from which the host's root runs or loads programs.
 _RUN_OF_LOCAL = frozenset("bin etc games include lib lib64 libexec sbin".split())
 # Files of /root with keys and passwords, or that run at login.
 _OF_ROOT = frozenset(
     (
-        ".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials .kube .netrc .pgpass .profile .zshenv "
+        ".aws .azure .bash_login .bash_logout .bash_profile .bashrc .docker .git-credentials "
+        ".kube .netrc .pgpass .profile .zshenv "
         ".zshrc"
     ).split()
 )
 # Folders of /var/lib that belong to services of the host.
 _SERVICES = frozenset(
     (
-        "apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam polkit-1 private snapd sudo systemd "
+        "apt containerd containers dbus docker dpkg initramfs-tools kubelet lxc nfs pam "
+        "polkit-1 private snapd sudo systemd "
         "trainyard"
     ).split()
 )
@@ -869,7 +877,9 @@ def is_host(value: Any) -> bool:
 
 
 def is_client(value: Any) -> bool:
-    """A client of an export: a host, or a network without host bits that is not the whole internet."""
+    """A client of an export: a host, or a network without host bits that is not the whole
+    internet.
+    """
     if not isinstance(value, str):
         return False
     if "/" in value:

@@ -122,7 +122,9 @@ def parse_store(text: str) -> list[Image]:
 
 
 def parse_docker_images(text: str) -> dict[str, str]:
-    """Return the IDs of images by name, from the lines NAME ID of ``docker image ls --no-trunc``."""
+    """Return the IDs of images by name, from the lines NAME ID of ``docker image ls
+    --no-trunc``.
+    """
     found = {}
     for line in text.splitlines():
         words = line.split()

@@ -69,10 +69,14 @@ _SOURCE_OF_GPUS = "https://docs.nvidia.com/deploy/xid-errors/"
 # What launchers, loggers and the scheduler put before a line: [1,3]<stderr>:, [rank3]:, 3: , [3
 # gpu-b] , (Worker pid=3), worker-1: and times.
 _PREFIX = re.compile(
-    r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<elastic>default\d+)\]:|\[rank: (?P<lightning>\d+)\] "
-    r"|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) |(?P<pdsh>worker-\d+): "
-    r"|\[(?P<plain>\d+)\](?:<std(?:err|out)>)?:|<?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+>? ?|\[\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+\] ?"
-    r"|std(?:err|out) [FP] |[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S{1,64} [\w.@-]{1,64}\[\d+\]: )){0,6}\s?"
+    r"(?:\s?(?:\[(?P<mpi>\d+,\d+)\]<std(?:err|out)>:|\[?(?P<torch>rank\d+)\]?:|\[(?P<elastic>default\d+)\]:|\[rank: "
+    r"(?P<lightning>\d+)\] "
+    r"|\[(?P<own>\d+) \S+\] |(?P<srun>\d{1,6}): |\((?P<ray>\w+ pid=\d+)[^)]{0,80}\) "
+    r"|(?P<pdsh>worker-\d+): "
+    r"|\[(?P<plain>\d+)\](?:<std(?:err|out)>)?:|<?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+>? "
+    r"?|\[\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+\] ?"
+    r"|std(?:err|out) [FP] |[A-Z][a-z]{2} [ \d]\d [\d:]{8} \S{1,64} [\w.@-]{1,64}\[\d+\]: "
+    r")){0,6}\s?"
 )
 # Words of a line that may be a cause. Each line that is looked at has one of these.
 _WORDS = (
@@ -100,8 +104,10 @@ _WORDS = (
     "warn",
 )
 _LOOKS_WRONG = re.compile(
-    r"\b(?:\w*error|failed|failure|fatal|\w*exception|refused|denied|tim(?:ed|es) out|timeout|panic|aborted|not found|not compatible|unable to|cannot|could not"
-    r"|killed|signal \d+|returned -?\d+|invalid|exit code -?[1-9]\d*|(?<!\.)warn(?:ing)?)\b|^[EF]\d{4} \d\d:",
+    r"\b(?:\w*error|failed|failure|fatal|\w*exception|refused|denied|tim(?:ed|es) "
+    r"out|timeout|panic|aborted|not found|not compatible|unable to|cannot|could not"
+    r"|killed|signal \d+|returned -?\d+|invalid|exit code "
+    r"-?[1-9]\d*|(?<!\.)warn(?:ing)?)\b|^[EF]\d{4} \d\d:",
     re.IGNORECASE,
 )
 # Warnings come after what looks like an error.
@@ -149,17 +155,24 @@ _ENDED_WELL = re.compile(
 _COLOURS = re.compile(r"\x1b\[[\d;?]{0,20}[A-Za-z]")
 # What launchers print after each failure, whatever its cause is. They are no cause.
 _TRAILER = re.compile(
-    r"torch[./]distributed[./](?:elastic|launcher|run)|ChildFailedError|Root Cause \(first observed|\bTraceback \(most recent call last\):"
+    r"torch[./]distributed[./](?:elastic|launcher|run)|ChildFailedError|Root Cause \(first "
+    r"observed|\bTraceback \(most recent call last\):"
     r"|\bFile \"[^\"]{1,400}\", line \d+|^\s*(?:error_file|exitcode|traceback) *:"
-    r"|^srun: |^slurmstepd: error: \*\*\*|Terminating StepId|^(?:mpirun|prterun|mpiexec|orterun) (?:detected|noticed)|^Primary job\s|^a non-zero exit code"
+    r"|^srun: |^slurmstepd: error: \*\*\*|Terminating "
+    r"StepId|^(?:mpirun|prterun|mpiexec|orterun) (?:detected|noticed)|^Primary job\s|^a "
+    r"non-zero exit code"
     r"|^\s*Process name: |^\s*Exit code: "
-    r"|Process \d+ exit with status code|Terminating remaining workers|Horovod detected that one or more"
+    r"|Process \d+ exit with status code|Terminating remaining workers|Horovod detected that "
+    r"one or more"
     r"|^RuntimeError: Horovod detected|subprocess\.CalledProcessError"
-    r"|^During handling of the above|^The above exception was|terminated with exit code \d+\b|^\S* FAILED$|exits with return code"
+    r"|^During handling of the above|^The above exception was|terminated with exit code "
+    r"\d+\b|^\S* FAILED$|exits with return code"
     r"|Killing subprocess|accelerate\.commands|^Error: worker "
     r"|^worker \d+ failed first|^failed: |NVRM: Xid \(|: SXid \(|^\[\S+:\d+\] \d+ more process"
-    r"|HYDRA_FULL_ERROR=1|^wandb: (?!ERROR|Network error)|\(raylet\)|ray\.exceptions\.RayTaskError|destroy_process_group\(\) was not called"
-    r"|^Exception ignored in|ssh exited with exit code \d|exits? with exception|^RuntimeError: Distributed job exited|Time out nodes are \["
+    r"|HYDRA_FULL_ERROR=1|^wandb: (?!ERROR|Network "
+    r"error)|\(raylet\)|ray\.exceptions\.RayTaskError|destroy_process_group\(\) was not called"
+    r"|^Exception ignored in|ssh exited with exit code \d|exits? with exception|^RuntimeError: "
+    r"Distributed job exited|Time out nodes are \["
 )
 _FRAME = re.compile(r"\bFile \"[^\"]{1,400}\", line \d+")
 #: Lines of other ranks between two lines of one.
@@ -506,7 +519,9 @@ def _line_at(text: str, at: int) -> str:
 
 
 def _in_order(errors: list[Error]) -> list[Error]:
-    """Return the errors, causes first. A message that says less about the same failure is left out."""
+    """Return the errors, causes first. A message that says less about the same failure is
+    left out.
+    """
     names = {error["id"] for error in errors}
     # 'Test failure' is the trace below an error that is already told.
     less = {"test_failure"} if len(names) > 1 else set()

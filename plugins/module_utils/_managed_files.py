@@ -140,14 +140,18 @@ class ManagedFiles:
             if "%s" not in entry["validate"]:
                 self.fail(
                     entry,
-                    f"validate: '{entry['validate']}' does not contain %s; write %s in place of the file to check",
+                    (
+                        f"validate: '{entry['validate']}' does not contain %s; write %s in place "
+                        "of the file to check"
+                    ),
                 )
             argv = [part.replace("%s", path) for part in shlex.split(entry["validate"])]
             rc, out, err = self.module.run_command(argv)
             if rc != 0:
                 self.fail(
                     entry,
-                    f"'{' '.join(argv)}' rejected the new content (exit status {rc}) and nothing was changed: "
+                    f"'{' '.join(argv)}' rejected the new content (exit status {rc}) and "
+                    "nothing was changed: "
                     f"{(err or out).strip()}",
                 )
         return path
@@ -182,7 +186,10 @@ class ManagedFiles:
         if left:
             self.fail(
                 entry,
-                f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set leave_filled",
+                (
+                    f"is not empty: it still contains {', '.join(left[:5])}; remove them, or set "
+                    "leave_filled"
+                ),
             )
         kind = "link" if os.path.islink(path) else "directory" if is_folder else "file"
         self.note(entry, f"{kind}\n", "absent\n")
@@ -238,7 +245,9 @@ class ManagedFiles:
         self.attributes(entry, is_new)
 
     def stage_all(self, entries: Sequence[Entry]) -> dict[int, str | None]:
-        """Return the path of the new content of each file that changes, by the number of its entry."""
+        """Return the path of the new content of each file that changes, by the number of
+        its entry.
+        """
         staged = {}
         for number, entry in enumerate(entries):
             if entry["state"] == "file":
@@ -266,7 +275,8 @@ class ManagedFiles:
                     self.remove(entry)
         except OSError as error:
             self.module.fail_json(
-                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), and "
+                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or "
+                "read-only file system, an immutable file), and "
                 "run this again",
                 changed_paths=self.changed_paths,
             )

@@ -324,7 +324,9 @@ def gpu_families(answer: Any, jobs: Jobs | None = None) -> list[Family]:
 
 
 def _chips(table: Any) -> list[tuple[Device, Device, Labels]]:
-    """Return NPU, chip and labels of each chip. An NPU has no UUID, so the label has its numbers."""
+    """Return NPU, chip and labels of each chip. An NPU has no UUID, so the label has its
+    numbers.
+    """
     found: list[tuple[Device, Device, Labels]] = []
     for npu in table.npus:
         for chip in npu["chips"]:

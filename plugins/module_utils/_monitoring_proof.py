@@ -48,9 +48,9 @@ SETTLED = 120
 #: Query for the job of each GPU, with its device number. GPUs of a job that has just ended are not
 #: in it.
 MARKED = (
-    "trainyard_gpu_info * on (instance, uuid) group_left () (trainyard_gpu_job > 0 and trainyard_gpu_job == trainyard_gpu_job offset %ds)"
-    % (SETTLED // 2)
-)
+    "trainyard_gpu_info * on (instance, uuid) group_left () (trainyard_gpu_job > 0 and "
+    "trainyard_gpu_job == trainyard_gpu_job offset %ds)"
+) % (SETTLED // 2)
 
 
 #: A GPU: its host, and its device number or, where that is not known, its UUID.

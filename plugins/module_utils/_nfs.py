@@ -62,9 +62,12 @@ _SYNONYMS = {
 # Mount options that the mount program, systemd or the kernel do not show.
 _NOT_SHOWN = frozenset(
     (
-        "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma intr nointr lock nolock acl ac cto rdirplus resvport "
-        "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion sharecache sloppy comment user nouser users owner noowner group nogroup "
-        "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent loud symfollow nofsc nosoftreval nomigration iversion noiversion"
+        "_netdev nofail defaults retry bg fg auto noauto rw async dev suid exec tcp udp rdma "
+        "intr nointr lock nolock acl ac cto rdirplus resvport "
+        "port mountport mountproto mountvers mounthost mountprog nfsprog minorversion "
+        "sharecache sloppy comment user nouser users owner noowner group nogroup "
+        "atime diratime norelatime strictatime nostrictatime nolazytime mand nomand silent "
+        "loud symfollow nofsc nosoftreval nomigration iversion noiversion"
     ).split()
 )
 # Options that the kernel shows in another notation.
@@ -282,7 +285,9 @@ def _is_within(
 
 
 def access_list(raw: bytes) -> _Access:
-    """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; [] for none."""
+    """Return [(tag, permissions, id)] of a POSIX access list in an extended attribute; []
+    for none.
+    """
     if not raw:
         return []
     if len(raw) < 4 or (len(raw) - 4) % 8 or struct.unpack_from("<I", raw)[0] != _ACL_VERSION:

@@ -55,15 +55,23 @@ def _options(flags: str, values: Iterable[Tuple[str, _Takes]]) -> Options:
 
 # nfs(5), then kernels newer than its pages and those of distributions and vendors, then mount(8).
 MOUNT = _options(
-    "soft softerr hard softreval nosoftreval intr nointr ac noac bg fg rdirplus nordirplus sharecache nosharecache resvport noresvport fsc nofsc sloppy "
-    "udp tcp rdma lock nolock cto nocto acl noacl migration nomigration posix noposix v3 v4 v4.0 v4.1 v4.2 "
-    "trunkdiscovery notrunkdiscovery alignwrite noalignwrite sharetransport nosharetransport forcerdirplus spread_reads spread_writes "
-    "async sync dirsync atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime auto noauto defaults "
-    "dev nodev exec noexec suid nosuid ro rw user nouser users owner noowner group nogroup iversion noiversion mand nomand silent loud nofail _netdev "
+    "soft softerr hard softreval nosoftreval intr nointr ac noac bg fg rdirplus nordirplus "
+    "sharecache nosharecache resvport noresvport fsc nofsc sloppy "
+    "udp tcp rdma lock nolock cto nocto acl noacl migration nomigration posix noposix v3 v4 "
+    "v4.0 v4.1 v4.2 "
+    "trunkdiscovery notrunkdiscovery alignwrite noalignwrite sharetransport nosharetransport "
+    "forcerdirplus spread_reads spread_writes "
+    "async sync dirsync atime noatime diratime nodiratime relatime norelatime strictatime "
+    "nostrictatime lazytime nolazytime auto noauto defaults "
+    "dev nodev exec noexec suid nosuid ro rw user nouser users owner noowner group nogroup "
+    "iversion noiversion mand nomand silent loud nofail _netdev "
     "symfollow nosymfollow",
     [
         (
-            "rsize wsize timeo retrans acregmin acregmax acdirmin acdirmax actimeo retry namlen bsize mountprog nfsprog cert_serial privkey_serial",
+            (
+                "rsize wsize timeo retrans acregmin acregmax acdirmin acdirmax actimeo retry "
+                "namlen bsize mountprog nfsprog cert_serial privkey_serial"
+            ),
             _NUMBER,
         ),
         ("port mountport", _PORT),
@@ -88,8 +96,10 @@ MOUNT = _options(
     ],
 )
 EXPORT = _options(
-    "rw ro sync async root_squash no_root_squash all_squash no_all_squash subtree_check no_subtree_check wdelay no_wdelay secure insecure hide nohide "
-    "crossmnt nocrossmnt secure_locks insecure_locks auth_nlm no_auth_nlm acl no_acl pnfs no_pnfs security_label nordirplus mountpoint mp",
+    "rw ro sync async root_squash no_root_squash all_squash no_all_squash subtree_check "
+    "no_subtree_check wdelay no_wdelay secure insecure hide nohide "
+    "crossmnt nocrossmnt secure_locks insecure_locks auth_nlm no_auth_nlm acl no_acl pnfs "
+    "no_pnfs security_label nordirplus mountpoint mp",
     [
         ("anonuid anongid", _is_id),
         ("fsid", "[0-9]{1,10}|root|[0-9A-Fa-f]{8}(-?[0-9A-Fa-f]{4}){3}-?[0-9A-Fa-f]{12}"),

@@ -341,7 +341,10 @@ def _values(heading: list[str], cells: list[str], number: int) -> dict[str, str]
         values = list(_VALUE.finditer(cell))
         if len(values) != len(words):
             raise ParseError(
-                f"line {number} has {len(values)} values for the {len(words)} columns '{' '.join(names.split())}': '{cell}'"
+                (
+                    f"line {number} has {len(values)} values for the {len(words)} columns "
+                    f"'{' '.join(names.split())}': '{cell}'"
+                )
             )
         for (_start, word), value in zip(words, values):
             keys = _COLUMNS.get(word, ())
@@ -535,7 +538,10 @@ def merged_devices(
                     device,
                     now,
                     file["address"],
-                    f"set the address again ('hccn_tool -i {device} -ip -s address ...' also writes /etc/hccn.conf), or correct the file",
+                    (
+                        f"set the address again ('hccn_tool -i {device} -ip -s address ...' also "
+                        "writes /etc/hccn.conf), or correct the file"
+                    ),
                 )
             )
         if not address:
@@ -545,7 +551,10 @@ def merged_devices(
                     device,
                     reasons.get(device) or "none",
                     "an address",
-                    f"configure one with 'hccn_tool -i {device} -ip -s address ADDRESS netmask NETMASK'",
+                    (
+                        f"configure one with 'hccn_tool -i {device} -ip -s address ADDRESS netmask "
+                        "NETMASK'"
+                    ),
                 )
             )
         elif address in seen:
@@ -570,7 +579,10 @@ def unhealthy(npus: list[Npu]) -> list[Finding]:
             npu["id"],
             f"chip {chip['id']}: {chip['health']}",
             HEALTHY,
-            f"read 'npu-smi info -t health -i {npu['id']} -c {chip['id']}' and 'npu-smi info -t err-count -i {npu['id']}'",
+            (
+                f"read 'npu-smi info -t health -i {npu['id']} -c {chip['id']}' and 'npu-smi info "
+                f"-t err-count -i {npu['id']}'"
+            ),
         )
         for npu in npus
         for chip in npu["chips"]
@@ -602,6 +614,9 @@ def device_nodes_finding(nodes: list[int], npus: list[Npu]) -> list[Finding]:
             None,
             f"{chips} chips in the table of npu-smi",
             f"{len(nodes)}, as many as files /dev/davinciN",
-            "a chip that npu-smi cannot read is left out: read 'dmesg' and /var/log/npu, and reset or replace it",
+            (
+                "a chip that npu-smi cannot read is left out: read 'dmesg' and /var/log/npu, and "
+                "reset or replace it"
+            ),
         )
     ]

@@ -41,11 +41,17 @@ CAUSES = (
     ("library_missing", r"is a stub library"),
     (
         "driver_not_loaded",
-        r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not loaded",
+        (
+            r"couldn't communicate with the nvidia driver|driver not loaded|nvidia driver is not "
+            r"loaded"
+        ),
     ),
     (
         "library_missing",
-        r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while loading shared libraries",
+        (
+            r"couldn't find libnvidia-ml|nvml: (?:nvml )?shared library not found|error while "
+            r"loading shared libraries"
+        ),
     ),
     ("gpu_lost", r"gpu is lost|fallen off the bus|unable to determine the device handle"),
     ("access_blocked", r"access blocked by the operating system"),
@@ -72,7 +78,10 @@ _MARKUP = re.compile(r"<[/!?A-Za-z][^\n]{0,80}")
 _NAME, _NAME_END = "<process_name>", "</process_name>"
 # The text after a process's name in every document, which no name contains by chance.
 _BEHIND_NAME = re.compile(
-    r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ \t\r\n]{0,99})?</process_info>)"
+    (
+        r"</process_name>(?=[ \t\r\n]{0,99}(?:<used_memory>[^<]{0,99}</used_memory>[ "
+        r"\t\r\n]{0,99})?</process_info>)"
+    )
 )
 # Characters that XML cannot represent. Ansible keeps bytes that are not UTF-8 as lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -97,8 +106,10 @@ _YES_NO = {
 ABSENT = "not reported by this driver"
 # Words in place of a value that say that the GPU is broken, or that it cannot be asked.
 _FAULT = re.compile(
-    r"requires? (?:a |an )?(?:reset|reboot|power)|(?:reset|reboot) (?:is )?required|unknown error|\berr!|\bis lost\b|fallen off the bus|gpu not found"
-    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external power|corrupted inforom|\btimed out\b"
+    r"requires? (?:a |an )?(?:reset|reboot|power)|(?:reset|reboot) (?:is )?required|unknown "
+    r"error|\berr!|\bis lost\b|fallen off the bus|gpu not found"
+    r"|device handle|driver not loaded|irq issue|interrupt request issue|insufficient external "
+    r"power|corrupted inforom|\btimed out\b"
     r"|^\W*(?:err(?:or)?|lost|timeout|uninitialized|unavailable)\W*$",
     re.IGNORECASE,
 )
@@ -198,7 +209,10 @@ def parse_query(text: str) -> Answer | None:
     tag = _MARKUP.search(beside)
     if tag:
         raise ParseError(
-            f"'{tag[0]}' is outside of the document: the name of a process has ended it early, or the output was mixed up"
+            (
+                f"'{tag[0]}' is outside of the document: the name of a process has ended it early, "
+                "or the output was mixed up"
+            )
         )
     root = _tree(text[begin:end], text.count("\n", 0, begin))
     _refuse_odd_digits(root)
@@ -349,7 +363,10 @@ def _refuse_odd_digits(root: ElementTree.Element) -> None:
         for words in [] if node.tag == "process_name" else [node.text or "", *node.attrib.values()]:
             if not words.isascii() and _ODD_DIGIT.search(words):
                 raise ParseError(
-                    f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to 9, which nvidia-smi never prints"
+                    (
+                        f"{node.tag}: '{' '.join(words.split())[:80]}' has digits other than 0 to "
+                        "9, which nvidia-smi never prints"
+                    )
                 )
 
 
@@ -369,7 +386,10 @@ def _count(root: ElementTree.Element, gpus: list[Gpu], lost: list[Lost]) -> int:
         # Nothing else would reveal a GPU that was injected by the name of a process.
         if any(gpu["processes"] for gpu in gpus):
             raise ParseError(
-                "the document lists processes, but has no attached_gpus, so added or lost GPUs would not be noticed"
+                (
+                    "the document lists processes, but has no attached_gpus, so added or lost GPUs "
+                    "would not be noticed"
+                )
             )
         return described
     unreachable = len({gpu["bus_id"] for gpu in lost})
@@ -494,7 +514,9 @@ def _faults(node: ElementTree.Element) -> list[_Fault]:
 
 
 def _recovery_words(words: str) -> str | None:
-    """The recovery action: words that are known, such as Reset, also in a longer form, or new ones."""
+    """The recovery action: words that are known, such as Reset, also in a longer form, or
+    new ones.
+    """
     is_known = recovery(words)[0] != "warn"
     return words if is_known or not _says_none(words) else None
 
@@ -659,7 +681,8 @@ _MEMORY_FAULTS = {
     ),
 }
 _FABRIC_FIX = (
-    "check that nvidia-fabricmanager.service runs on the host in the driver's version, and its log (journalctl --unit nvidia-fabricmanager). On a machine "
+    "check that nvidia-fabricmanager.service runs on the host in the driver's version, and its "
+    "log (journalctl --unit nvidia-fabricmanager). On a machine "
     "with NVLink switches of its own, check them too. Until then CUDA calls may end with error 802"
 )
 _RESET_FIX = (

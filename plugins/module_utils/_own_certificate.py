@@ -104,8 +104,10 @@ def authority_config(names: list[str], addresses: list[str]) -> str:
     It signs no other authority, and nothing for names of others.
     """
     return (
-        "[req]\ndistinguished_name=name\nx509_extensions=authority\nprompt=no\n[name]\nCN=trainyard cluster authority\n[authority]\n"
-        "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n"
+        "[req]\ndistinguished_name=name\nx509_extensions=authority\nprompt=no\n[name]\n"
+        "CN=trainyard cluster authority\n[authority]\n"
+        "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=critical,keyCertSign,cRLSign\n"
+        "subjectKeyIdentifier=hash\n"
         "nameConstraints=critical,%s\n" % ",".join(constraints(names, addresses))
     )
 
@@ -118,7 +120,8 @@ def certificate_config(
     # read the alternatives only.
     first = names[0] if names else "trainyard"
     return (
-        "[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\nbasicConstraints=critical,CA:FALSE\n"
+        "[req]\ndistinguished_name=name\nprompt=no\n[name]\nCN=%s\n[certificate]\n"
+        "basicConstraints=critical,CA:FALSE\n"
         "keyUsage=critical,digitalSignature\nextendedKeyUsage=%sAuth\nsubjectAltName=%s\n"
         % (first[:64], usage, alternatives(names, addresses))
     )

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Finds and validates certificates in PEM text, and names them by fingerprint. Text in, data out."""
+"""Finds and validates certificates in PEM text, and names them by fingerprint. Text in,
+data out.
+"""
 
 from __future__ import annotations
 

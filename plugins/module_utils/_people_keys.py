@@ -48,7 +48,9 @@ _ROOT = {"owner": "root", "group": "root"}
 
 
 def entry(path: str, **options: object) -> Entry:
-    """Return an entry for ManagedFiles: the options that are given, and the defaults of the others."""
+    """Return an entry for ManagedFiles: the options that are given, and the defaults of the
+    others.
+    """
     defaults = {name: option.get("default") for name, option in ENTRY.items()}
     return {**defaults, "path": path, **options}
 
@@ -157,7 +159,8 @@ class PeopleKeys:
         sshd = self.module.get_bin_path("sshd")
         if not sshd or not os.path.exists(self.config):
             self.module.fail_json(
-                msg="this host is among shared_storage_login_hosts and has no sshd, so nobody can log in: install openssh-server, or set "
+                msg="this host is among shared_storage_login_hosts and has no sshd, so nobody can "
+                "log in: install openssh-server, or set "
                 "shared_storage_login_hosts to other hosts"
             )
         text = read_text(self.config)
@@ -181,12 +184,18 @@ class PeopleKeys:
             staged, is_included = config_with(text, glob.glob, self.drop_in, part)
             if not is_included:
                 self._refuse(
-                    "it includes %s not at all, or only in a Match block. Add 'Include %s/*.conf' as its first line"
+                    (
+                        "it includes %s not at all, or only in a Match block. Add 'Include "
+                        "%s/*.conf' as its first line"
+                    )
                     % (self.drop_in, os.path.dirname(self.drop_in))
                 )
             if lost_quotes(texts):
                 self._refuse(
-                    "AuthorizedKeysFile has a name with a blank, which sshd -T prints without quotes"
+                    (
+                        "AuthorizedKeysFile has a name with a blank, which sshd -T prints without "
+                        "quotes"
+                    )
                 )
             self._judge(sshd, config, self._effective(sshd, config, staged), names, groups, texts)
             return True, content
@@ -229,7 +238,10 @@ class PeopleKeys:
             for staged, real in self.staged.items():
                 message = message.replace(staged, real)
             self.module.fail_json(
-                msg="sshd rejects its configuration on this host, and nothing was changed: %s. Correct it, until sshd -t accepts it"
+                msg=(
+                    "sshd rejects its configuration on this host, and nothing was changed: %s. "
+                    "Correct it, until sshd -t accepts it"
+                )
                 % message
             )
         return parse_effective(out)
@@ -270,7 +282,8 @@ class PeopleKeys:
     def _refuse(self, reason: str) -> None:
         """Fail the module with what keeps people out."""
         self.module.fail_json(
-            msg="%s: sshd would not accept the public_keys of shared_storage_users: %s. Nothing was changed. Correct the configuration of "
-            "sshd (AuthorizedKeysFile needs %s), set shared_storage_login_hosts to other hosts, or remove the keys"
-            % (self.config, reason, self.path)
+            msg="%s: sshd would not accept the public_keys of shared_storage_users: %s. Nothing "
+            "was changed. Correct the configuration of "
+            "sshd (AuthorizedKeysFile needs %s), set shared_storage_login_hosts to other "
+            "hosts, or remove the keys" % (self.config, reason, self.path)
         )

@@ -48,7 +48,9 @@ def pip_command(folder: str, requirements: str, packages: str) -> list[str]:
 def npm_command(
     folder: str, wheel: str, cache: str, offline: bool, registry: str, ca: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command of npm and its environment. The program npm in the wheel is a broken link."""
+    """Return the command of npm and its environment. The program npm in the wheel is a
+    broken link.
+    """
     environment = {
         "PATH": folder + "/bin:/usr/bin:/bin",
         "HOME": cache,

@@ -134,13 +134,16 @@ def archive_image(path: str, name: str) -> Archived:
         ) from exc
     there = sorted(tag for image in images for tag in image.get("RepoTags") or [])
     raise RecipeError(
-        "training_image_base_archive: '%s' has no image named '%s' (training_image_base). It has: %s. Set one of these, or "
+        "training_image_base_archive: '%s' has no image named '%s' (training_image_base). It "
+        "has: %s. Set one of these, or "
         "save it under that name" % (path, requested, ", ".join(there) or "none with a name")
     )
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    """The content of a file in an archive. KeyError if there is none, ValueError if it is a folder."""
+    """The content of a file in an archive. KeyError if there is none, ValueError if it is a
+    folder.
+    """
     stream = archive.extractfile(name)
     if stream is None:
         raise ValueError("%s is no file" % name)
@@ -182,16 +185,18 @@ def _framework_problems(probe: dict[str, Any], build: Build) -> list[str]:
     for name in required:
         if not probe["frameworks"][name] and not python_packages & set(DISTRIBUTIONS[name]):
             problems.append(
-                "training_image_requires.frameworks has %s, but %s does not have it: add it to training_image_python_packages with its version "
+                "training_image_requires.frameworks has %s, but %s does not have it: add it to "
+                "training_image_python_packages with its version "
                 "(%s==...), or set a base that has it" % (name, build.base, DISTRIBUTIONS[name][0])
             )
     tensorflow = probe["versions"]["tensorflow"] or "0"
     release = tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2])
     if "tensorflow" in required and release >= NO_TENSORFLOW_FROM:
         problems.append(
-            "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras 3) in %s the published Horovod fails at run time "
-            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its own Horovod (NGC's through 25.02)"
-            % (tensorflow, build.base)
+            "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras "
+            "3) in %s the published Horovod fails at run time "
+            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its "
+            "own Horovod (NGC's through 25.02)" % (tensorflow, build.base)
         )
     return problems
 
@@ -210,19 +215,18 @@ def _nccl_problem(probe: dict[str, Any], build: Build) -> str:
     if not probe["versions"]["cuda"]:
         return (
             why
-            + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a base with CUDA's development files, or "
+            + "which needs Horovod compiled with CUDA, but %s has no CUDA compiler (nvcc): set a "
+            "base with CUDA's development files, or "
             "remove nccl" % build.base
         )
     if _uses_cpu_build(probe, build):
-        return (
-            why
-            + "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl"
-            % (probe["versions"]["torch"], build.base)
-        )
+        return why + (
+            "but PyTorch %s in %s is a CPU build: set a base whose PyTorch has CUDA, or remove nccl"
+        ) % (probe["versions"]["torch"], build.base)
     if not probe["nccl_header"] and not build.nccl_version:
         return (
-            why
-            + "but %s has no nccl.h: set training_image_nccl_version (for example 2.28.9-1+cuda13.0) and training_image_apt_repositories, "
+            why + "but %s has no nccl.h: set training_image_nccl_version (for example "
+            "2.28.9-1+cuda13.0) and training_image_apt_repositories, "
             "or HOROVOD_NCCL_HOME in training_image_build_variables" % build.base
         )
     return ""
@@ -239,18 +243,23 @@ def base_problems(probe: dict[str, Any], build: Build) -> list[str]:
     problems += [nccl] if nccl else []
     if "ddl" in operations and build.variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
         problems.append(
-            "training_image_requires.tensor_operations has ddl, which this recipe does not build by default: set a base whose Horovod has it, "
+            "training_image_requires.tensor_operations has ddl, which this recipe does not "
+            "build by default: set a base whose Horovod has it, "
             "or set HOROVOD_GPU_ALLREDUCE to DDL in training_image_build_variables"
         )
     cuda, pair = probe["versions"]["cuda"], NcclBuild.parse(build.nccl_version)
     if pair and cuda and str(pair.cuda_major) != cuda.partition(".")[0]:
         problems.append(
-            "training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build for that CUDA"
+            (
+                "training_image_nccl_version: '%s' is for CUDA %s, but %s has CUDA %s: set a build "
+                "for that CUDA"
+            )
             % (build.nccl_version, pair.cuda_major, build.base, cuda)
         )
     if not probe["apt"] and (build.nccl_version or build.apt_packages):
         problems.append(
-            "%s has no apt-get, so neither training_image_nccl_version nor training_image_apt_packages can be installed: "
+            "%s has no apt-get, so neither training_image_nccl_version nor "
+            "training_image_apt_packages can be installed: "
             "set a base of Debian or Ubuntu" % build.base
         )
     return problems

@@ -41,7 +41,8 @@ def parse(content: bytes, path: str) -> Content:
 
 def _damaged(path: str, reason: object) -> DamagedRecord:
     return DamagedRecord(
-        "%s is damaged (%s). It records what teardown restores or removes. Restore it from a backup, or remove it: teardown then "
+        "%s is damaged (%s). It records what teardown restores or removes. Restore it from a "
+        "backup, or remove it: teardown then "
         "leaves the host as it is now" % (path, reason)
     )
 

@@ -39,17 +39,21 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._epilogues import (
 _TAG = re.compile(
     r"\s*(?:\[[\w./:,+@-]{1,120}\](?:\[[\w./:,+@-]{1,120}\])?(?:<std\w{2,4}>)?:?|<std\w{2,4}>:?|\(\d{1,6}\)|\d{1,6}:(?=\s|$)|"
     # UCX and UCC: host, PID and thread, padded to a width.
-    r"\[ {0,9}[\w./+@-]{1,120} {0,9}: {0,9}\d{1,10} {0,9}(?:: {0,9}[\w-]{1,20} {0,9})?\]|\[ {0,9}\d{1,12}\.\d{1,9} {0,9}\]|"
+    r"\[ {0,9}[\w./+@-]{1,120} {0,9}: {0,9}\d{1,10} {0,9}(?:: {0,9}[\w-]{1,20} {0,9})?\]|\[ "
+    r"{0,9}\d{1,12}\.\d{1,9} {0,9}\]|"
     r"[\w./-]{1,80}\s{0,40}\|(?=\s|$)|[>|#]|"
     # The level in Python's logging, loguru, glog and logfmt, with its surroundings.
     r"-\s[\w.]{1,60}\s-\s(?=(?:INFO|DEBUG)\b)|(?:-\s)?(?:INFO|DEBUG|NOTICE|SUCCESS)(?::[\w.]{1,80}:|:|\s{1,8}[-|](?=\s)|(?=\s|$))|"
-    r"[\w.<>]{1,60}:[\w.<>]{1,60}:\d{1,6}\s-(?=\s)|I\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} [\w./-]{1,80}:\d{1,6}\]|"
-    r"(?:time|ts)=\"?[\dT:.,Z+-]{8,40}\"?\s+level=\"?(?:info|debug)\"?\s+msg=|std(?:out|err) [FP](?=\s)|"
+    r"[\w.<>]{1,60}:[\w.<>]{1,60}:\d{1,6}\s-(?=\s)|I\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,10} "
+    r"[\w./-]{1,80}:\d{1,6}\]|"
+    r"(?:time|ts)=\"?[\dT:.,Z+-]{8,40}\"?\s+level=\"?(?:info|debug)\"?\s+msg=|std(?:out|err) "
+    r"[FP](?=\s)|"
     r"\d{4}-\d\d-\d\d[T ][\d:.,]{5,24}(?:Z|[+-]\d\d:?\d\d)?|\d\d:\d\d:\d\d[\d.,]{0,12}|"
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[|<))"
 )
 _NCCL = re.compile(
-    r"[\w.-]{1,255} {0,9}: {0,9}\d{1,10} {0,9}: {0,9}\d{1,10} {1,9}\[ {0,4}-?\d{1,4} {0,4}\] {1,9}(?:\S{1,80} {1,9}){0,3}"
+    r"[\w.-]{1,255} {0,9}: {0,9}\d{1,10} {0,9}: {0,9}\d{1,10} {1,9}\[ {0,4}-?\d{1,4} {0,4}\] "
+    r"{1,9}(?:\S{1,80} {1,9}){0,3}"
     r"NCCL (?:INFO|WARN|TRACE|CALL|version) |(?:^|\s)NCCL version \d"
 )
 _SEPARATOR = re.compile(r"[-=*_~#|+.`\s]*")
@@ -69,32 +73,43 @@ _UNITS = {
 _LIBRARIES = [
     re.compile(pattern)
     for pattern in (
-        r"[\w.-]+: {0,9}\d+\s+(?:UCX|UCC|(?:CL|TL|MC|EC)[_ ]\w{1,20})\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*",
+        (
+            r"[\w.-]+: {0,9}\d+\s+(?:UCX|UCC|(?:CL|TL|MC|EC)[_ "
+            r"]\w{1,20})\s+(?:WARN|INFO|DIAG|DEBUG|REQ|DATA|TRACE|FUNC|ASYNC|POLL|CONFIG)\b.*"
+        ),
         r"libfabric: {0,9}\d+ {0,9}:\S*<(?:info|warn|trace|debug)>.*",
         # Switches that reduce (SHARP).
         r"\[[\w.-]+:\d+:\d+ - [\w.]+:\d+\]\s*\[[^\]]{1,40}\]\s+(?:INFO|WARN|DEBUG)\s.*",
         # Open MPI and PRRTE repeat warnings from before the table seconds later. MPI_ABORT is
         # reported in the same form.
-        r"\d+ more process(?:es)? (?:has|have) sent help message help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
+        r"\d+ more process(?:es)? (?:has|have) sent help message "
+        r"help-(?:mpi-(?:btl|mtl|common|pml|osc)[\w-]*(?:\.txt)? / .*|[\w-]+(?:\.txt)? / "
         r"(?!.*(?:abort|kill|fail|error|termin|signal|lost))[\w :.-]*)",
         r"Set (?:MCA|PRTE MCA|PRRTE MCA) parameter \"\w+\" to 0 to see all help / error messages",
         r"Warning: Permanently added \S+ \(\w+\) to the list of known hosts\.",
         # Written before the run, to stderr. Behind a buffer these lines come later.
-        r"(?:srun|salloc|sbatch): (?:(?:job|Pending job allocation) \d+ (?:queued and waiting for|has been allocated) resources|"
-        r"(?:Granted|Pending) job allocation \d+|Waiting for resource configuration|Nodes \S+ are ready for job|Submitted batch job \d+)",
+        r"(?:srun|salloc|sbatch): (?:(?:job|Pending job allocation) \d+ (?:queued and waiting "
+        r"for|has been allocated) resources|"
+        r"(?:Granted|Pending) job allocation \d+|Waiting for resource configuration|Nodes \S+ "
+        r"are ready for job|Submitted batch job \d+)",
     )
 ]
 # The footer of nccl-tests, and that of RCCL, which marks wrong values with an asterisk.
 _FOOTER = re.compile(
-    r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: *\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
-    r"GPU memory usage\s*: *[\w.| -]+|Errors with asterisks indicate errors that have exceeded the maximum threshold\.|"
+    r"Out of bounds values\s*: *\d+ (?:OK|FAILED)|Avg bus bandwidth\s*: "
+    r"*\S+(?:\s+(?:OK|FAILED))?|Collective test concluded: *\S+|Using devices|"
+    r"GPU memory usage\s*: *[\w.| -]+|Errors with asterisks indicate errors that have exceeded "
+    r"the maximum threshold\.|"
     r"(?:size\s+count|bytes\s+N)\s+type\s[\w\s#%.-]*"
 )
 # The last warning of NCCL, which nccl-tests repeats below the summary of a complete run.
 _LAST_ERROR = re.compile(r"# error: (\S.*)")
 # Shells, with the name of a conda environment before the prompt.
 _PROMPT = re.compile(
-    r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: ][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?"
+    (
+        r"(?:\([\w.-]+\) ?)?(?:\[?[a-z_][\w.-]{0,31}@[\w.-]{1,64}[: "
+        r"][^$#%\]]{0,200}\]?[$#%]|(?:ba|z|da)?sh-\d[\d.]{0,8}[$#]|\$)(?: .*)?"
+    )
 )
 # The command itself, behind another prompt or by set -x.
 _TEST_COMMAND = re.compile(r"(?:[\w.~-]*/)*[a-z_]+_perf(?: -{1,2}[\w-]+(?:[ =][\w./:-]+)?)*")
@@ -105,15 +120,21 @@ _STOPPED_WELL = re.compile(r"[\w.-]{1,253} exited with code 0")
 _STOPPING_ALL = "Aborting on container exit..."
 # Of a process, as shells, launchers and schedulers report it.
 _ENDED = re.compile(
-    r"\bkill(?:ed|ing)\b|\boom\b|oom[-_]kill|out of memory|\babort(?:ed|ing)\b|mpi_abort|\bterminat(?:ed|ing|ion)\b|\bcancelled\b|signal \d|"
-    r"\bsig(?:kill|segv|bus|abrt|term)\b|segmentation fault|bus error|core dumped|\bdied\b|node failure|time limit|"
-    r"\b(?:exit|exited|ended|rc|code|status|returned)(?: with)?(?: exit)?(?:[ _]?code|[ _]?status)?s?\W{1,3}[1-9]",
+    r"\bkill(?:ed|ing)\b|\boom\b|oom[-_]kill|out of "
+    r"memory|\babort(?:ed|ing)\b|mpi_abort|\bterminat(?:ed|ing|ion)\b|\bcancelled\b|signal \d|"
+    r"\bsig(?:kill|segv|bus|abrt|term)\b|segmentation fault|bus error|core "
+    r"dumped|\bdied\b|node failure|time limit|"
+    r"\b(?:exit|exited|ended|rc|code|status|returned)(?: with)?(?: exit)?(?:[ _]?code|[ "
+    r"_]?status)?s?\W{1,3}[1-9]",
     re.IGNORECASE,
 )
 # Prefix of a line by the name of a host or a container.
 _NAME_TAG = re.compile(r"\s*[\w.-]{1,253}\s*[:|>]?\s*")
 _WARNING_BLOCK = re.compile(
-    r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has executed an operation involving a call to"
+    (
+        r"WARNING:|NOTE:|By default, for Open MPI|No OpenFabrics connection schemes|A process has "
+        r"executed an operation involving a call to"
+    )
 )
 
 
@@ -319,7 +340,8 @@ _REMARKS = (
         # Events of a subnet that was configured anew are no fault.
         re.compile(
             r"NCCL WARN (?:NET/\w+ ?: ?)?(?P<what>\S+) Got async (?:fatal |error )?event[ :]*"
-            r"(?![ :]|client reregistration|GID table|P_?Key|SM change|LID change|port active)(?P<more>.+)",
+            r"(?![ :]|client reregistration|GID table|P_?Key|SM change|LID change|port "
+            r"active)(?P<more>.+)",
             re.IGNORECASE,
         ),
         "port {what} reported '{more}' during the run",
@@ -329,7 +351,10 @@ _REMARKS = (
         "gpudirect_disabled",
         re.compile(r"NCCL INFO (?:NET/\w+ ?: ?)?GPU Direct RDMA Disabled for (?P<what>[^()]+)"),
         "NCCL does not use GPUDirect RDMA for {what}, so data passes the memory of the host",
-        "load nvidia-peermem, and check with 'nvidia-smi topo -m' that GPU and adapter share a PCIe switch",
+        (
+            "load nvidia-peermem, and check with 'nvidia-smi topo -m' that GPU and adapter share a "
+            "PCIe switch"
+        ),
     ),
     (
         "last_error",

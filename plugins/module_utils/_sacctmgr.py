@@ -295,7 +295,10 @@ def is_busy(output: str) -> bool:
     """
     return (
         re.search(
-            r"waiting for lock|no TRES known by type|Connection refused|Unable to contact slurmdbd|Sending PersistInit msg|timed out",
+            (
+                r"waiting for lock|no TRES known by type|Connection refused|Unable to contact "
+                r"slurmdbd|Sending PersistInit msg|timed out"
+            ),
             output,
             re.IGNORECASE,
         )

@@ -72,10 +72,14 @@ NODES = ["scontrol", "--oneliner", "--details", "show", "nodes"]
 PARTITIONS = ["scontrol", "--oneliner", "--all", "show", "partitions"]
 RESERVATIONS = ["scontrol", "--oneliner", "show", "reservations"]
 ASSOCIATION_FIELDS = (
-    "Cluster Account User Partition ParentName Share GrpTRES GrpJobs GrpSubmit MaxTRES MaxJobs MaxSubmitJobs MaxWall QOS "
+    "Cluster Account User Partition ParentName Share GrpTRES GrpJobs GrpSubmit MaxTRES MaxJobs "
+    "MaxSubmitJobs MaxWall QOS "
     "DefaultQOS"
 ).split()
-QOS_FIELDS = "Name Priority Preempt PreemptMode Flags GraceTime UsageFactor GrpTRES GrpJobs GrpSubmit MaxTRES MaxTRESPU MaxJobsPU MaxSubmitPU MaxWall".split()
+QOS_FIELDS = (
+    "Name Priority Preempt PreemptMode Flags GraceTime UsageFactor GrpTRES GrpJobs GrpSubmit "
+    "MaxTRES MaxTRESPU MaxJobsPU MaxSubmitPU MaxWall"
+).split()
 ASSOCIATIONS = [
     "sacctmgr",
     "--noheader",
@@ -88,11 +92,16 @@ QOS = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=" + ",".j
 #: Reason is the last one because it may have any text.
 EVENT_FIELDS = ("NodeName", "Start", "End", "State", "Reason")
 JOB_FIELDS = (
-    "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
-    "PriorityLong SubmitTime EligibleTime StartTime EndTime TimeLimit RestartCnt Feature Reservation Dependency Name Comment"
+    "JobID ArrayJobID ArrayTaskID HetJobID HetJobOffset UserName Account QOS Partition State "
+    "Reason NumNodes NodeList ReqNodes SchedNodes tres-alloc "
+    "PriorityLong SubmitTime EligibleTime StartTime EndTime TimeLimit RestartCnt Feature "
+    "Reservation Dependency Name Comment"
 ).split()
 # ExitCode is the last one because it has a fixed form.
-FINISHED_FIELDS = "JobID JobIDRaw User Account QOS Partition State Submit Start End ElapsedRaw NodeList AllocTRES Reason JobName Comment ExitCode".split()
+FINISHED_FIELDS = (
+    "JobID JobIDRaw User Account QOS Partition State Submit Start End ElapsedRaw NodeList "
+    "AllocTRES Reason JobName Comment ExitCode"
+).split()
 #: Field that parse_finished reads on request. Administrators write it, and role monitoring keeps
 #: the use of GPUs in it.
 ADMIN_COMMENT = "AdminComment"
@@ -485,7 +494,9 @@ def minutes(value: str) -> int | None:
 
 
 def parse_tres(value: str) -> Amounts:
-    """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem) in MiB."""
+    """Return the amounts in C(cpu=8,mem=4000M,gres/gpu=4,gres/gpu:h100=4) by name; C(mem)
+    in MiB.
+    """
     found: Amounts = {}
     for entry in _words(value):
         name, dummy, amount = entry.partition("=")
@@ -552,7 +563,9 @@ def expand_hosts(value: str) -> list[str]:
 
 
 def _numbers(ranges: str, value: str) -> list[str]:
-    """Return the numbers of 01-03,7 as they are written. C(value) is the whole list, for messages."""
+    """Return the numbers of 01-03,7 as they are written. C(value) is the whole list, for
+    messages.
+    """
     found: list[str] = []
     for part in ranges.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
@@ -841,7 +854,10 @@ def parse_config(text: str) -> Config:
     ]
     if not controllers:
         raise ParseError(
-            "the state of the controllers is missing in the output of scontrol show config, whose last line is: %.160r"
+            (
+                "the state of the controllers is missing in the output of scontrol show config, "
+                "whose last line is: %.160r"
+            )
             % text.rstrip().rsplit("\n", 1)[-1]
         )
     return {
@@ -1219,31 +1235,47 @@ _CAUSES = [
     # Of the MUNGE library, on this host.
     (
         "auth_munge_down",
-        r"Did you start munged|Munge encode failed: Failed to (?:access|connect)|munged? (?:is not running|communication)",
+        (
+            r"Did you start munged|Munge encode failed: Failed to (?:access|connect)|munged? (?:is "
+            r"not running|communication)"
+        ),
     ),
     ("auth_clock", r"(?:Expired|Rewound) credential"),
     ("auth_key", r"Invalid credential"),
     (
         "not_configured",
-        r"Could not establish a configuration source|Unable to establish (?:a )?configuration source",
+        (
+            r"Could not establish a configuration source|Unable to establish (?:a )?configuration "
+            r"source"
+        ),
     ),
     (
         "invalid_configuration",
-        r"Unable to process configuration file|Parsing error at unrecognized key|error opening/reading (?:configuration|\S+\.conf)",
+        (
+            r"Unable to process configuration file|Parsing error at unrecognized key|error "
+            r"opening/reading (?:configuration|\S+\.conf)"
+        ),
     ),
     # 22.05 and earlier close the connection if they cannot verify the credential.
     (
         "auth",
-        r"Protocol authentication error|authentication error|Zero Bytes were transmitted or received|Failed to unpack SLURM_PERSIST_INIT",
+        (
+            r"Protocol authentication error|authentication error|Zero Bytes were transmitted or "
+            r"received|Failed to unpack SLURM_PERSIST_INIT"
+        ),
     ),
     (
         "database_down",
-        r"persistent connection to host:\S+: Connection refused|persist_conn_open|Problem talking to the database|Sending PersistInit msg"
+        r"persistent connection to host:\S+: Connection refused|persist_conn_open|Problem "
+        r"talking to the database|Sending PersistInit msg"
         r"|slurmdbd.*(?:[Cc]onnection refused|not responding)|Unable to contact slurmdbd",
     ),
     (
         "permission",
-        r"Access/permission denied|Invalid user id|Permission denied|not authorized|requires? (?:operator|administrator)",
+        (
+            r"Access/permission denied|Invalid user id|Permission denied|not authorized|requires? "
+            r"(?:operator|administrator)"
+        ),
     ),
     (
         "controller_unreachable",
@@ -1251,23 +1283,56 @@ _CAUSES = [
     ),
     (
         "controller_down",
-        r"Unable to contact slurm controller|Connection refused|connect failure|Slurm backup controller in standby mode",
+        (
+            r"Unable to contact slurm controller|Connection refused|connect failure|Slurm backup "
+            r"controller in standby mode"
+        ),
     ),
     ("timeout", r"timed out"),
 ]
 FIXES = {
-    "not_installed": "install Slurm's commands on this host (package slurm-client), or run the task on a host that has them",
-    "not_configured": "install /etc/slurm/slurm.conf on this host, or start slurmd or sackd with --conf-server, which fetches the configuration",
-    "invalid_configuration": "correct the line in /etc/slurm/slurm.conf that the message names. It may belong to another version of Slurm",
-    "controller_down": "start the controller on its host ('systemctl start slurmctld'). If it stops again, 'journalctl -u slurmctld' shows the reason",
-    "controller_unreachable": "check that this host resolves the name of the controller in SlurmctldHost, and that it reaches TCP port 6817 there",
+    "not_installed": (
+        "install Slurm's commands on this host (package slurm-client), or run the task on a host "
+        "that has them"
+    ),
+    "not_configured": (
+        "install /etc/slurm/slurm.conf on this host, or start slurmd or sackd with --conf-server, "
+        "which fetches the configuration"
+    ),
+    "invalid_configuration": (
+        "correct the line in /etc/slurm/slurm.conf that the message names. It may belong to "
+        "another version of Slurm"
+    ),
+    "controller_down": (
+        "start the controller on its host ('systemctl start slurmctld'). If it stops again, "
+        "'journalctl -u slurmctld' shows the reason"
+    ),
+    "controller_unreachable": (
+        "check that this host resolves the name of the controller in SlurmctldHost, and that it "
+        "reaches TCP port 6817 there"
+    ),
     "auth_munge_down": "start MUNGE on this host ('systemctl start munge')",
-    "auth_key": "copy /etc/munge/munge.key from the controller to this host and restart munge and Slurm's daemons here. The keys differ",
-    "auth_clock": "synchronise the clocks of this host and the controller. MUNGE refuses credentials that are more than 5 minutes old or from the future",
-    "auth": "compare the clocks ('date') and the checksums of /etc/munge/munge.key on this host and on the controller. They must be the same",
-    "database_down": "start the database daemon on its host ('systemctl start mariadb slurmdbd'). Jobs go on meanwhile. 'journalctl -u slurmdbd' shows errors",
+    "auth_key": (
+        "copy /etc/munge/munge.key from the controller to this host and restart munge and Slurm's "
+        "daemons here. The keys differ"
+    ),
+    "auth_clock": (
+        "synchronise the clocks of this host and the controller. MUNGE refuses credentials that "
+        "are more than 5 minutes old or from the future"
+    ),
+    "auth": (
+        "compare the clocks ('date') and the checksums of /etc/munge/munge.key on this host and on "
+        "the controller. They must be the same"
+    ),
+    "database_down": (
+        "start the database daemon on its host ('systemctl start mariadb slurmdbd'). Jobs go on "
+        "meanwhile. 'journalctl -u slurmdbd' shows errors"
+    ),
     "permission": "run the task as root, or as a person with AdminLevel=Operator in Slurm",
-    "timeout": "check the load and the log of the controller ('journalctl -u slurmctld'), or raise 'timeout'",
+    "timeout": (
+        "check the load and the log of the controller ('journalctl -u slurmctld'), or raise "
+        "'timeout'"
+    ),
     "failed": "run the command on the host to see its whole output",
 }
 

@@ -187,7 +187,9 @@ class Plan(NamedTuple):
 def _name_faults(
     label: str, values: Sequence[object], pattern: re.Pattern[str], allowed: str
 ) -> list[str]:
-    """Return what is wrong with names: those that are not valid, and those that are listed twice."""
+    """Return what is wrong with names: those that are not valid, and those that are listed
+    twice.
+    """
     wrong = [
         "%s: '%s' is not a valid name; use %s" % (label, name, allowed)
         for name in values
@@ -243,7 +245,10 @@ def faults(
         wrong += _name_faults("members of %s" % entry["name"], people, _PERSON, _PERSONS)
         if text and not _is_description(text):
             wrong.append(
-                "description of %s: '%s' is not valid; use at most 200 printable ASCII characters without | \" ' ` \\"
+                (
+                    "description of %s: '%s' is not valid; use at most 200 printable ASCII "
+                    "characters without | \" ' ` \\"
+                )
                 % (entry["name"], text)
             )
         members.update(people)
@@ -428,7 +433,9 @@ class _Planner:
             self.sets.setdefault(key, {})[name] = value
 
     def restore(self, key: Key, fields: Mapping[str, list[Any]]) -> None:
-        """Restore the former values of fields. A value that somebody else has set since then stays."""
+        """Restore the former values of fields. A value that somebody else has set since
+        then stays.
+        """
         for name, (former, ours) in fields.items():
             if self.state[key][name] == ours:
                 self.field(key, name, former)
@@ -487,7 +494,9 @@ class _Planner:
             self.taken[account] = sorted(names & self.listed[account])
 
     def absent(self, key: Key, entry: Entry) -> None:
-        """Restore what was changed. What was created is deleted later, because the order matters."""
+        """Restore what was changed. What was created is deleted later, because the order
+        matters.
+        """
         if key in self.state and not entry.get("created"):
             self.restore(key, entry.get("fields", {}))
             if key[0] == "account":
@@ -528,15 +537,18 @@ class _Planner:
         """
         dummy, account, person = key
         if any(row.partition and (row.account, row.user) == key[1:] for row in self.rows):
-            return "it has associations with partitions that were made by others, which would be deleted too"
+            return (
+                "it has associations with partitions that were made by others, which would be "
+                "deleted too"
+            )
         stays_member = any(row.user == person for row in self.elsewhere) or any(
             row.user == person and _key_of(row) not in leaving for row in self.rows
         )
         if not stays_member and not self.member_of(person) and self.is_administrator(person):
             return (
-                "%s is an administrator of the database, and deleting the last account deletes the person"
-                % person
-            )
+                "%s is an administrator of the database, and deleting the last account deletes "
+                "the person"
+            ) % person
         return ""
 
     def member_of(self, person: str) -> list[Key]:
@@ -757,7 +769,9 @@ class _Planner:
         return steps
 
     def account_steps(self) -> list[Step]:
-        """Return the commands that change accounts which exist, those with equal settings together."""
+        """Return the commands that change accounts which exist, those with equal settings
+        together.
+        """
         groups: dict[tuple[str, ...], list[str]] = {}
         changed = {key[1] for key in self.sets if key[0] == "account"} | set(self.added)
         for account in sorted(changed):
@@ -821,7 +835,9 @@ class _Planner:
         return steps
 
     def member_deletions(self) -> list[Step]:
-        """Return the commands that delete associations of people, and people who have no other one."""
+        """Return the commands that delete associations of people, and people who have no
+        other one.
+        """
         here: dict[str, set[Key]] = {}
         for row in self.rows:
             if row.user:

@@ -96,7 +96,10 @@ class Slurm:
             return parse(self.run(command))
         except _slurm.ParseError as error:
             self.module.fail_json(
-                msg="%s: the output has an unexpected format: %s. Run the command on the host, and report its output if it is complete"
+                msg=(
+                    "%s: the output has an unexpected format: %s. Run the command on the host, and "
+                    "report its output if it is complete"
+                )
                 % (command[0] if command[0] == "squeue" else " ".join(command), error)
             )
             raise
@@ -144,7 +147,10 @@ class Slurm:
             for job in jobs
         ]
         self.module.fail_json(
-            msg="Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel them (scancel ID). %s"
+            msg=(
+                "Jobs run on the nodes%s: %s. Expected none. Wait until they have ended, or cancel "
+                "them (scancel ID). %s"
+            )
             % (" after %d s" % waited if waited else "", "; ".join(names), end),
             jobs=rows,
         )

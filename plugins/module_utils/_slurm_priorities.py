@@ -71,7 +71,10 @@ def priority_faults(priorities: Sequence[Mapping[str, Any]]) -> list[str]:
     circle = _circle(preempts)
     if circle:
         found.append(
-            "%s preempt each other in a circle; jobs would requeue each other without end. Remove one of these 'preempts'"
+            (
+                "%s preempt each other in a circle; jobs would requeue each other without end. "
+                "Remove one of these 'preempts'"
+            )
             % " > ".join(circle)
         )
     return list(dict.fromkeys(found))

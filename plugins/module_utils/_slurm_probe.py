@@ -134,7 +134,9 @@ Result = Dict[str, Any]
 
 
 def constrains_devices(text: str) -> bool:
-    """Return whether jobs can open only their own GPUs, by the output of C(scontrol show config)."""
+    """Return whether jobs can open only their own GPUs, by the output of C(scontrol show
+    config).
+    """
     values: dict[str, str] = dict(re.findall(r"^([A-Za-z]+) *= (.*)$", text, re.MULTILINE))
     constrained = values.get("ConstrainDevices", "no").strip().lower() in ("yes", "true")
     return constrained and "task/cgroup" in values.get("TaskPlugin", "")
@@ -223,7 +225,9 @@ def is_active(state: str) -> bool:
 
 
 def has_ended(job: _slurm.Job) -> bool:
-    """Return whether the job has said what it had to say, or never will. Its epilog may still run."""
+    """Return whether the job has said what it had to say, or never will. Its epilog may
+    still run.
+    """
     return bool(result_of(job["comment"])) or not is_active(job["state"])
 
 

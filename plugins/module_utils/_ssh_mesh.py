@@ -244,26 +244,60 @@ _CAUSES = (
     ("ssh_missing", r"not found|No such file or directory"),
 )
 _FIXES = {
-    "host_key_changed": "find out why the key of {name} differs from the one on record. If it was replaced on purpose, run "
+    "host_key_changed": "find out why the key of {name} differs from the one on record. If it was "
+    "replaced "
+    "on "
+    "purpose, run "
     "training_environment.yml -e training_sshd_rotate_keys=true --limit {name}",
     "host_key_unknown": "run site.yml without --limit, which distributes the keys of {name}",
-    "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on each; if the login fails again, read sshd's output in "
+    "login_refused": "run training_environment.yml for all hosts, which writes authorized_keys on "
+    "each; "
+    "if "
+    "the "
+    "login fails again, read sshd's output in "
     "`docker logs` of the container on {name}",
     "name_unresolved": "run site.yml: /etc/trainyard/ssh/ssh_config lacks {name}",
-    "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts container and sshd; if it stops again, read "
+    "connection_refused": "no sshd listens on {name}: run training_environment.yml, which starts "
+    "container "
+    "and "
+    "sshd; "
+    "if it stops again, read "
     "`docker logs` of the container there",
-    "timeout": "check for a firewall between the hosts on the cluster network, and whether {name} is up",
-    "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks them: the container's sshd is stopped or "
-    "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, which restarts its sshd",
+    "timeout": (
+        "check for a firewall between the hosts on the cluster network, and whether {name} is up"
+    ),
+    "no_banner": "{name} accepts connections but its sshd does not answer, so no firewall blocks "
+    "them: "
+    "the "
+    "container's sshd is stopped or "
+    "hangs, the container is paused, or the host is overloaded. Run training_environment.yml, "
+    "which restarts its sshd",
     "unreachable": "check the interface on the cluster network of both hosts",
-    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection before the login. It cannot start a process for it if the "
+    "connection_closed": "read `docker logs` of the container on {name}: sshd closed the connection "
+    "before "
+    "the "
+    "login. It cannot start a process for it if the "
     "container's limit of processes is reached (docker inspect, PidsLimit)",
-    "ssh_missing": "the image lacks ssh or the collection's wrapper, or they were removed from the container: run training_environment.yml",
-    "path_mtu": "packets of full size are lost on the way to {name}, as small ones arrive: run `ping -M do -s 1472 {name}` on both hosts (8972 with jumbo "
-    "frames). Give all interfaces and switch ports of the cluster network the same MTU, and allow ICMP 'fragmentation needed' in firewalls between them",
-    "session_hangs": "sshd of {name} accepts the login, but the shell does not run the command in time: check the login files of root in its container "
-    "(.bashrc, .profile), its limit of processes (docker inspect, PidsLimit), and the load of {name}",
-    "session_ends": "sshd of {name} accepts the login, but the shell of root ends before it has run the command: correct the login files in its container "
+    "ssh_missing": (
+        "the image lacks ssh or the collection's wrapper, or they were removed from the container: "
+        "run training_environment.yml"
+    ),
+    "path_mtu": "packets of full size are lost on the way to {name}, as small ones arrive: run "
+    "`ping "
+    "-M do "
+    "-s 1472 {name}` on both hosts (8972 with jumbo "
+    "frames). Give all interfaces and switch ports of the cluster network the same MTU, and "
+    "allow ICMP 'fragmentation needed' in firewalls between them",
+    "session_hangs": "sshd of {name} accepts the login, but the shell does not run the command in "
+    "time: "
+    "check "
+    "the login files of root in its container "
+    "(.bashrc, .profile), its limit of processes (docker inspect, PidsLimit), and the load of "
+    "{name}",
+    "session_ends": "sshd of {name} accepts the login, but the shell of root ends before it has "
+    "run "
+    "the "
+    "command: correct the login files in its container "
     "(.bashrc, .profile, ~/.ssh/environment), or restart the container when no job runs in it",
     "unknown": "run in the container: ssh -v {name}",
 }
@@ -472,7 +506,8 @@ def mesh_problems(
                 if way_back not in ("", "open"):
                     find(
                         "way_back",
-                        "the container of %s cannot connect to %s on another port than sshd's (%s), but ranks need that. Fix: allow in "
+                        "the container of %s cannot connect to %s on another port than sshd's "
+                        "(%s), but ranks need that. Fix: allow in "
                         "the firewall all TCP between the hosts on the cluster network"
                         % (target, source, way_back),
                         source,
@@ -555,7 +590,8 @@ def _differences(
         return [
             (
                 "session",
-                "%s logs in to container %s under the name %s, but that host's container is %s: two hosts share an address, or a second "
+                "%s logs in to container %s under the name %s, but that host's container is "
+                "%s: two hosts share an address, or a second "
                 "sshd listens there"
                 % (source, session["container_id"][:12] or "(none)", target, container["id"][:12]),
             )
@@ -564,7 +600,8 @@ def _differences(
     found = [
         (
             "session",
-            "%s is %r, in the container %r. Fix: restart the container on %s when no job runs there; if the difference stays, check what "
+            "%s is %r, in the container %r. Fix: restart the container on %s when no job runs "
+            "there; if the difference stays, check what "
             "the image's login files set"
             % (name, session["environment"].get(name, ""), value, target),
         )

@@ -99,7 +99,9 @@ def config_with(
 def _included(
     pattern: str, expand: Callable[[str], list[str]], path: str, replacement: str | None
 ) -> list[str]:
-    """Return the files of a pattern in sshd's order, with C(replacement) in the place of C(path)."""
+    """Return the files of a pattern in sshd's order, with C(replacement) in the place of
+    C(path).
+    """
     files = {file: file for file in expand(pattern) if file != path}
     if replacement and fnmatch.fnmatchcase(path, pattern):
         files[path] = replacement
@@ -152,7 +154,8 @@ def files_of_keys(effective: Effective, path: str) -> list[str]:
 def drop_in(files: Iterable[str]) -> str:
     """Return the text of our file in sshd's folder."""
     return (
-        "# Written by role trainyard.gpu.shared_storage. The last file has the keys of shared_storage_users.\n"
+        "# Written by role trainyard.gpu.shared_storage. The last file has the keys of "
+        "shared_storage_users.\n"
         "# The others are what the rest of the configuration sets; the role reads it in each run.\n"
         "AuthorizedKeysFile %s\n" % " ".join(files)
     )

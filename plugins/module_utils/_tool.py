@@ -36,7 +36,10 @@ KEPT = 3600
 TOKEN = re.compile(r"[0-9a-f]{32}")
 
 _NOT_RUNNING = re.compile(
-    r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a (?:stopped|paused)",
+    (
+        r"no such container|container \S+ is (?:not running|paused|restarting)|cannot exec in a "
+        r"(?:stopped|paused)"
+    ),
     re.IGNORECASE,
 )
 _NO_EXECUTABLE = re.compile(
@@ -44,7 +47,10 @@ _NO_EXECUTABLE = re.compile(
     re.IGNORECASE,
 )
 _NO_ENGINE = re.compile(
-    r"cannot connect to the docker daemon|permission denied while trying to connect|error during connect|error response from daemon",
+    (
+        r"cannot connect to the docker daemon|permission denied while trying to connect|error "
+        r"during connect|error response from daemon"
+    ),
     re.IGNORECASE,
 )
 
@@ -101,7 +107,10 @@ def check_names(module: Module, *options: str) -> None:
         name = module.params[option]
         if name is not None and (not name.strip() or name.startswith("-")):
             module.fail_json(
-                msg=f"{option}: '{name}' is not a valid name; use one that is not empty and does not begin with -"
+                msg=(
+                    f"{option}: '{name}' is not a valid name; use one that is not empty and does "
+                    "not begin with -"
+                )
             )
 
 
@@ -312,7 +321,8 @@ def _run(module: Module, argv: list[str], timeout: int) -> Run:
             process = _start(argv, stdout, stderr)
         except OSError as exc:
             module.fail_json(
-                msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program for this machine. Install it "
+                msg=f"{argv[0]} cannot be run: {exc.strerror}. It must be an executable program "
+                "for this machine. Install it "
                 "again, or correct the option executable"
             )
         watch = threading.Thread(target=end, args=(process,))

@@ -29,7 +29,10 @@ LONGEST_LINE = 8192
 # Terminal escape sequences, then other control characters (except tab): a job's output must not
 # control the operator's terminal.
 _CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    (
+        r"\x1b\[[0-?]*[ "
+        r"-/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    )
 )
 
 
@@ -154,7 +157,8 @@ def start_script(
         lines.append(
             "( while sleep 1; do read -r now rest < /proc/uptime; read -r seen < %(dir)s/lease\n"
             "    [ $(( ${now%%.*} - ${seen%%.*} )) -le %(lease)d ] && continue\n"
-            "    echo 'trainyard: the play that started this has not been heard of for %(lease)d s: stopping %(unit)s'\n"
+            "    echo 'trainyard: the play that started this has not been heard of for "
+            "%(lease)d s: stopping %(unit)s'\n"
             "    : > %(dir)s/lapsed\n"
             "    systemctl stop --no-block %(unit)s.service; exit\n"
             "  done ) &" % {"dir": shlex.quote(directory), "lease": lease, "unit": unit}
@@ -184,7 +188,10 @@ def stop_script(
         )
     lines.append("read -r now rest < /proc/uptime")
     lines.append(
-        'printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > %s/result.new'
+        (
+            'printf "%%s %%s %%s %%s\\n" "$SERVICE_RESULT" "$EXIT_CODE" "$EXIT_STATUS" "$now" > '
+            "%s/result.new"
+        )
         % shlex.quote(directory)
     )
     # The scripts contain the environment, which may be secret, so they are removed with the unit.

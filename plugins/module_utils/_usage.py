@@ -174,7 +174,10 @@ def notes(values: dict[str, Any]) -> list[str]:
     found = []
     if values.get("stopped"):
         found.append(
-            "it was stopped, because none of its GPUs had been used for %s; stop jobs that wait for you, and submit them again"
+            (
+                "it was stopped, because none of its GPUs had been used for %s; stop jobs that "
+                "wait for you, and submit them again"
+            )
             % quantity(values["stopped"], "minute")
         )
     if not values["seen"]:
@@ -182,7 +185,10 @@ def notes(values: dict[str, Any]) -> list[str]:
     unused = int(values["seen"] - values["used"])
     if unused and values["used"]:
         found.append(
-            "%d of its %d GPUs %s never used; request fewer, or check how the program chooses its GPUs and CUDA_VISIBLE_DEVICES"
+            (
+                "%d of its %d GPUs %s never used; request fewer, or check how the program chooses "
+                "its GPUs and CUDA_VISIBLE_DEVICES"
+            )
             % (unused, values["gpus"], "was" if unused == 1 else "were")
         )
     elif unused:
@@ -191,7 +197,10 @@ def notes(values: dict[str, Any]) -> list[str]:
         )
     elif values["use"] < LOW_USE:
         found.append(
-            "its GPUs were used %d %% on average; look for what they wait for, such as the loading of data, or request fewer"
+            (
+                "its GPUs were used %d %% on average; look for what they wait for, such as the "
+                "loading of data, or request fewer"
+            )
             % round(100 * values["use"])
         )
     return found
@@ -343,7 +352,9 @@ def as_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _safe(value: object) -> object:
-    """Return a cell of CSV. Spreadsheets take a text that begins with one of these for a formula."""
+    """Return a cell of CSV. Spreadsheets take a text that begins with one of these for a
+    formula.
+    """
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
     return "" if value is None else value
@@ -360,8 +371,10 @@ def as_csv(rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> st
 
 
 _STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em;color-scheme:light dark}"
-    "table{border-collapse:collapse;width:100%}th,td{padding:.3em .7em;text-align:right;border-bottom:1px solid #8885}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 "
+    "1em;color-scheme:light dark}"
+    "table{border-collapse:collapse;width:100%}th,td{padding:.3em "
+    ".7em;text-align:right;border-bottom:1px solid #8885}"
     "th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}"
 )
 
@@ -379,8 +392,10 @@ def _table(title: str, rows: list[dict[str, Any]]) -> str:
 def as_html(month: str, accounts: list[dict[str, Any]], rows: list[dict[str, Any]]) -> str:
     """Return a page with the sums of accounts, and with the rows of people."""
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>GPU usage %s</title><style>%s</style></head><body>\n'
-        "<h1>GPU usage %s</h1>\n<p>Hours of GPUs. Measured: seen by the metrics. Idle: of these, with a use below 5 %%. Times are in UTC.</p>\n"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>GPU usage '
+        "%s</title><style>%s</style></head><body>\n"
+        "<h1>GPU usage %s</h1>\n<p>Hours of GPUs. Measured: seen by the metrics. Idle: of "
+        "these, with a use below 5 %%. Times are in UTC.</p>\n"
         "%s%s</body></html>\n"
         % (month, _STYLE, month, _table("Accounts", accounts), _table("People", rows))
     )

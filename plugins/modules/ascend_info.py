@@ -8,15 +8,17 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ascend_info
 short_description: Gather driver, firmware and CANN of a host with NPUs
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns in one run what role C(trainyard.gpu.ascend) and rules of role C(trainyard.gpu.preflight) need of a host - device files, versions, CANN and its
-    folders, the order in which driver and firmware were installed, and limits.
+  - Returns in one run what role C(trainyard.gpu.ascend) and rules of role
+    C(trainyard.gpu.preflight) need of a host - device files, versions, CANN and its folders, the
+    order in which driver and firmware were installed, and limits.
   - It reads files only. M(trainyard.gpu.npu_smi_info) asks the NPUs.
   - A host without driver or CANN is a result, not a failure.
 options:
   cann:
-    description: Absolute path of CANN. If empty, it is searched for below C(/usr/local/Ascend), in the folders of all its releases.
+    description: Absolute path of CANN. If empty, it is searched for below C(/usr/local/Ascend), in
+      the folders of all its releases.
     type: str
     default: ''
   users:
@@ -71,7 +73,8 @@ devices:
       type: str
       sample: "0660"
 missing_devices:
-  description: Those of C(/dev/davinci_manager), C(/dev/devmm_svm) and C(/dev/hisi_hdc) that do not exist.
+  description: Those of C(/dev/davinci_manager), C(/dev/devmm_svm) and C(/dev/hisi_hdc) that do not
+    exist.
   returned: success
   type: list
   elements: str
@@ -149,7 +152,8 @@ install_order:
       type: list
       elements: str
 rank_tables:
-  description: Of the existing files among O(rank_tables), C(format), C(status) and C(number), the place of a value that is not a text.
+  description: Of the existing files among O(rank_tables), C(format), C(status) and C(number), the
+    place of a value that is not a text.
   returned: success
   type: dict
 files:

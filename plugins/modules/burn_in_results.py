@@ -10,22 +10,29 @@ module: burn_in_results
 short_description: Judge a burn-in and file its results
 version_added: "0.4.0"
 description:
-  - Compares each device with the same model in the run, with earlier results and with published figures, and adds the result to the file of its serial number.
-  - A device that is slow or wrong is a finding and does not fail the task. Role C(verify) reports the findings.
-  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
+  - Compares each device with the same model in the run, with earlier results and with published
+    figures, and adds the result to the file of its serial number.
+  - A device that is slow or wrong is a finding and does not fail the task. Role C(verify) reports
+    the findings.
+  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing
+    on the hosts, so it never reports a change.
 options:
   hosts:
     description:
-      - What was read on each host, by name - C(run), the result of the program of role C(burn_in), C(serial) of the host, C(before), C(during) and C(after) of
-        M(trainyard.gpu.nvidia_smi_info), and C(errors_before) and C(errors_after) of M(trainyard.gpu.host_health_info).
+      - What was read on each host, by name - C(run), the result of the program of role C(burn_in),
+        C(serial) of the host, C(before), C(during) and C(after) of
+        M(trainyard.gpu.nvidia_smi_info), and C(errors_before) and C(errors_after) of
+        M(trainyard.gpu.host_health_info).
     type: dict
     default: {}
   rails:
-    description: The answer of the bandwidth job of role C(verify), which has measured each network card alone.
+    description: The answer of the bandwidth job of role C(verify), which has measured each network
+      card alone.
     type: dict
     default: {}
   results_dir:
-    description: Folder on the controller with a file for each device, relative to the working directory of ansible-playbook.
+    description: Folder on the controller with a file for each device, relative to the working
+      directory of ansible-playbook.
     type: path
     required: true
   compat_facts:
@@ -57,7 +64,8 @@ checks:
   elements: dict
   sample: [{id: burn-in-speed, host: gpu-a, verdict: fail, found: GPU 3 (NVIDIA H100 80GB HBM3, serial 1654923000341) is slow}]
 devices:
-  description: The devices with their rates in GB/s and TFLOP/s, and these relative to the median of the model.
+  description: The devices with their rates in GB/s and TFLOP/s, and these relative to the median of
+    the model.
   returned: success
   type: list
   elements: dict

@@ -10,20 +10,26 @@ module: compare_reports
 short_description: Compare two reports of verify
 version_added: "0.2.0"
 description:
-  - Prints the differences as one table, with one row for all hosts on which a value changed in the same way, and writes C(compare.html) beside the
-    later report. Its curves need matplotlib on the controller.
-  - Fails if a report cannot be read, or if the two are of different clusters or hosts. Differences are not a failure.
-  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing on the hosts, so it never reports a change.
+  - Prints the differences as one table, with one row for all hosts on which a value changed in the
+    same way, and writes C(compare.html) beside the later report. Its curves need matplotlib on the
+    controller.
+  - Fails if a report cannot be read, or if the two are of different clusters or hosts. Differences
+    are not a failure.
+  - Runs on the controller only and needs no connection. Use it with C(run_once). It changes nothing
+    on the hosts, so it never reports a change.
 options:
   report_dir:
-    description: Folder on the controller that holds the reports, relative to the working directory of ansible-playbook.
+    description: Folder on the controller that holds the reports, relative to the working directory
+      of ansible-playbook.
     type: path
     required: true
   before:
-    description: The earlier report, as its folder or file relative to O(report_dir). The default is the last one before O(after).
+    description: The earlier report, as its folder or file relative to O(report_dir). The default is
+      the last one before O(after).
     type: path
   after:
-    description: The later report, as its folder or file relative to O(report_dir). The default is the last one.
+    description: The later report, as its folder or file relative to O(report_dir). The default is
+      the last one.
     type: path
 notes:
   - In check mode the table is printed and nothing is written.

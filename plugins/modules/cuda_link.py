@@ -10,8 +10,10 @@ module: cuda_link
 short_description: Select the CUDA toolkit behind /usr/local/cuda
 version_added: "0.2.0"
 description:
-  - Sets the alternative that NVIDIA's packages use for C(/usr/local/cuda). A toolkit that is installed later then does not change the link.
-  - A toolkit installed from a self-extracting file creates only a link. It is registered as an alternative.
+  - Sets the alternative that NVIDIA's packages use for C(/usr/local/cuda). A toolkit that is
+    installed later then does not change the link.
+  - A toolkit installed from a self-extracting file creates only a link. It is registered as an
+    alternative.
   - Records the former state. O(state=absent) restores it.
 author:
   - trainyard maintainers (@trainyard)
@@ -19,7 +21,8 @@ options:
   state:
     description:
       - V(present) selects O(folder). V(absent) restores the former state.
-      - V(noted) only records the current state, unless it is already recorded. Use it before installing packages, because they create the link themselves.
+      - V(noted) only records the current state, unless it is already recorded. Use it before
+        installing packages, because they create the link themselves.
     type: str
     choices: [present, absent, noted]
     default: present
@@ -62,7 +65,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 former:
-  description: State before the first run - link (its target), status (C(auto), C(manual), empty if there were no alternatives) and value.
+  description: State before the first run - link (its target), status (C(auto), C(manual), empty if
+    there were no alternatives) and value.
   returned: success
   type: dict
 """
@@ -96,7 +100,8 @@ class Host:
         )
         if rc and arguments[0] != "--query":
             self.module.fail_json(
-                msg="update-alternatives %s failed: %s. Check the entries with 'update-alternatives --display %s', correct what the message "
+                msg="update-alternatives %s failed: %s. Check the entries with "
+                "'update-alternatives --display %s', correct what the message "
                 "names, and run this again"
                 % (" ".join(arguments), (stderr or stdout).strip(), NAME)
             )
@@ -121,7 +126,9 @@ class Host:
         return os.path.realpath(self.link) if os.path.exists(self.link) else ""
 
     def ours_leads(self, found, folder):
-        """Requires the alternative in manual mode: the next package would replace any other link."""
+        """Requires the alternative in manual mode: the next package would replace any other
+        link.
+        """
         return (
             found["status"] == "manual"
             and found["value"] == folder
@@ -141,7 +148,8 @@ class Host:
         """Fail if the link does not lead to the folder after update-alternatives has succeeded."""
         if self.leads_to() != os.path.realpath(folder):
             self.module.fail_json(
-                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare it with 'update-alternatives --display %s', "
+                msg="update-alternatives succeeded, but %s leads to '%s', expected '%s'. Compare "
+                "it with 'update-alternatives --display %s', "
                 "remove the link, and run this again"
                 % (self.link, self.leads_to() or "nothing", folder, NAME)
             )
@@ -164,7 +172,10 @@ class Host:
             return result
         if not os.path.isdir(folder):
             self.module.fail_json(
-                msg="'%s' is not a folder: no toolkit is installed there; install it or set another folder"
+                msg=(
+                    "'%s' is not a folder: no toolkit is installed there; install it or set "
+                    "another folder"
+                )
                 % folder
             )
         registered = record.get("registered", [])

@@ -10,10 +10,11 @@ module: disk_quotas
 short_description: Set disk quotas of users and groups
 version_added: "0.2.0"
 description:
-  - Sets hard limits of space with C(setquota) if quotas are on for the file system. Soft limits, inode limits and grace times stay unchanged.
+  - Sets hard limits of space with C(setquota) if quotas are on for the file system. Soft limits,
+    inode limits and grace times stay unchanged.
   - A file system without quotas is returned in RV(unsupported) and is not a failure.
-  - The former limits are written to O(record). A limit that is no longer requested is restored, and V(former) restores all of them. A limit that was changed by
-    others since then stays.
+  - The former limits are written to O(record). A limit that is no longer requested is restored, and
+    V(former) restores all of them. A limit that was changed by others since then stays.
 options:
   quotas:
     description: One limit per user or group of a file system. Not used with O(state=former).
@@ -44,7 +45,8 @@ options:
     type: path
     required: true
   state:
-    description: V(present) sets the limits. V(former) restores those in O(record), unless they were changed since.
+    description: V(present) sets the limits. V(former) restores those in O(record), unless they were
+      changed since.
     type: str
     choices: [present, former]
     default: present
@@ -76,7 +78,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 limited:
-  description: Limits that were set, or would be in check mode, as V(path), V(kind), V(id) and V(limit_mib).
+  description: Limits that were set, or would be in check mode, as V(path), V(kind), V(id) and
+    V(limit_mib).
   returned: success
   type: list
   elements: dict
@@ -163,7 +166,10 @@ class Quotas:
         )
         if rc != 0:
             self.module.fail_json(
-                msg="setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that quotas are on, and run this again"
+                msg=(
+                    "setquota for %s %d on %s failed: %s. Check with 'quotaon --print %s' that "
+                    "quotas are on, and run this again"
+                )
                 % (quota["kind"], quota["id"], mount, (err or out).strip(), mount),
                 limited=self.limited,
             )
@@ -175,7 +181,8 @@ class Quotas:
             other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
             if other["limit_mib"] != quota["limit_mib"]:
                 self.module.fail_json(
-                    msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: set %d or %d MiB in both. "
+                    msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: "
+                    "set %d or %d MiB in both. "
                     "Nothing was set"
                     % (
                         other["path"],
@@ -196,7 +203,8 @@ class Quotas:
         limits = None if on_server else self.limits(mount["path"], quota["kind"])
         if on_server:
             reason = (
-                "%s is a folder of NFS server %s, where quotas are set, not here; have its administrator limit %s %d to %d MiB "
+                "%s is a folder of NFS server %s, where quotas are set, not here; have its "
+                "administrator limit %s %d to %d MiB "
                 "(setquota --%s %d 0 %d 0 0 on its file system), or set quota_mib to 0"
                 % (
                     mount["path"],
@@ -213,7 +221,8 @@ class Quotas:
             return
         if limits is None:
             reason = (
-                "no %s quotas are on for %s (%s); turn them on there (mount options usrquota,grpquota and quotaon, or the file system's own way), "
+                "no %s quotas are on for %s (%s); turn them on there (mount options "
+                "usrquota,grpquota and quotaon, or the file system's own way), "
                 "or set quota_mib to 0" % (quota["kind"], mount["path"], mount["type"])
             )
             self.unsupported.append({"path": quota["path"], "reason": reason})

@@ -11,22 +11,26 @@ short_description: Merge options into Docker's daemon.json and apply them
 version_added: "0.1.0"
 description:
   - Parses the file, merges O(options) into it, and keeps every other option.
-  - Restarts the engine only if something differs. If all differences can be reloaded, it only reloads the engine.
-  - If the engine does not start, the module restores the former file, starts the engine again, and fails with the reason from the journal.
+  - Restarts the engine only if something differs. If all differences can be reloaded, it only
+    reloads the engine.
+  - If the engine does not start, the module restores the former file, starts the engine again, and
+    fails with the reason from the journal.
   - A file that cannot be parsed is left unchanged, and the module fails.
 author:
   - trainyard maintainers (@trainyard)
 options:
   options:
     description:
-      - Options in the form of O(path). Objects are merged key by key at any depth. Lists are replaced as a whole.
+      - Options in the form of O(path). Objects are merged key by key at any depth. Lists are
+        replaced as a whole.
       - Options that an earlier run set and that are no longer requested are removed.
     type: dict
     default: {}
   override:
     description:
-      - Options for which O(options) replaces a value that was set by others. Write them as a path with dots, for example V(log-driver) or V(log-opts.max-size).
-        An object stands for all of its keys.
+      - Options for which O(options) replaces a value that was set by others. Write them as a path
+        with dots, for example V(log-driver) or V(log-opts.max-size). An object stands for all of
+        its keys.
       - Any other value set by others stays. It is listed in RV(kept) and in a warning.
     type: list
     elements: str
@@ -37,23 +41,28 @@ options:
     default: /etc/docker/daemon.json
   record:
     description:
-      - File in which the module records, under C(daemon_config), its own options and the former file. Other keys are left alone.
+      - File in which the module records, under C(daemon_config), its own options and the former
+        file. Other keys are left alone.
       - Its folder must exist.
     type: path
     default: /var/lib/trainyard/placed.d/docker_engine.json
   interrupt_containers:
-    description: Whether a restart may stop running containers. If not, the module fails before it changes anything.
+    description: Whether a restart may stop running containers. If not, the module fails before it
+      changes anything.
     type: bool
     default: false
   restart:
     description:
-      - Whether to restart the engine even if a reload would be enough, or if the file already has all of O(options).
-      - Needed for everything that the engine looks up only at start, such as the hook for C(--gpus).
+      - Whether to restart the engine even if a reload would be enough, or if the file already has
+        all of O(options).
+      - Needed for everything that the engine looks up only at start, such as the hook for
+        C(--gpus).
     type: bool
     default: false
     version_added: "0.2.0"
   service:
-    description: The systemd unit that runs the engine. If it is empty or the host has no such unit, only the file is written.
+    description: The systemd unit that runs the engine. If it is empty or the host has no such unit,
+      only the file is written.
     type: str
     default: docker.service
   executable:
@@ -61,7 +70,8 @@ options:
     type: path
     default: docker
   daemon:
-    description: The engine itself, as a name or a path. From 23.0 on it validates the new file before the file is used.
+    description: The engine itself, as a name or a path. From 23.0 on it validates the new file
+      before the file is used.
     type: path
     default: dockerd
   timeout:
@@ -94,12 +104,14 @@ EXAMPLES = r"""
 
 RETURN = r"""
 action:
-  description: What was done to the engine, or would be in check mode. V(none), V(reload) or V(restart).
+  description: What was done to the engine, or would be in check mode. V(none), V(reload) or
+    V(restart).
   returned: success
   type: str
   sample: reload
 kept:
-  description: Options set by others that were kept although another value is requested. C(option), C(value) and C(asked).
+  description: Options set by others that were kept although another value is requested. C(option),
+    C(value) and C(asked).
   returned: success
   type: list
   elements: dict
@@ -180,7 +192,9 @@ class Config:
         self._write(path, text, self.mode)
 
     def note(self, placed, pending):
-        """Called before the file is changed, so that the next run can complete an interrupted one."""
+        """Called before the file is changed, so that the next run can complete an
+        interrupted one.
+        """
         if placed or pending:
             former = self.noted.get("former_text") if self.noted else self.text
             self.record[KEY] = {"placed": placed, "former_text": former, "pending": pending}
@@ -325,9 +339,12 @@ def refuse_to_stop(module, config, engine, new):
     if containers and not module.params["interrupt_containers"]:
         module.fail_json(
             msg=(
-                f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} in {config.path} needs a restart of Docker, which would stop: "
-                f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it (interrupt_containers; docker_engine_interrupt_containers of the "
-                "role), or set live-restore to true among the options, which spares all but the training container"
+                f"Changing {', '.join(changed_options(config.options, new)) or 'the options'} "
+                f"in {config.path} needs a restart of Docker, which would stop: "
+                f"{', '.join(containers)}. Nothing was changed. Stop them, or allow it "
+                "(interrupt_containers; docker_engine_interrupt_containers of the "
+                "role), or set live-restore to true among the options, which spares all but "
+                "the training container"
             )
         )
     return containers
@@ -389,11 +406,20 @@ def bring_into_force(module, config, engine, merged, text, action):
         again = run_as_before(engine, restarted)
         module.fail_json(
             msg=(
-                f"Docker did not accept the new {config.path}: {reason}\nThe former file is restored, and Docker "
+                (
+                    f"Docker did not accept the new {config.path}: {reason}\nThe former file is "
+                    "restored, and Docker "
+                )
                 + (
-                    f"does not start with it either: {again}\nFind the cause with 'journalctl --unit={engine.service}' on the host, and correct it"
+                    (
+                        f"does not start with it either: {again}\nFind the cause with 'journalctl "
+                        f"--unit={engine.service}' on the host, and correct it"
+                    )
                     if again
-                    else "runs with it again. Correct the options (docker_engine_daemon_options of the role), and run this again"
+                    else (
+                        "runs with it again. Correct the options (docker_engine_daemon_options of "
+                        "the role), and run this again"
+                    )
                 )
             )
         )
@@ -423,12 +449,15 @@ def fail_if_refused(module, engine, config, text):
 
 
 def warn(module, config, merged, containers):
-    """Warn of containers that a restart stops, and of options that stay as the site has set them."""
+    """Warn of containers that a restart stops, and of options that stay as the site has set
+    them.
+    """
     if containers:
         module.warn(f"The restart of Docker stops: {', '.join(containers)}")
     for kept in merged.kept:
         module.warn(
-            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not set by this collection; "
+            f"{config.path}: {kept['option']} stays {json.dumps(kept['value'])}, which was not "
+            "set by this collection; "
             f"requested is {json.dumps(kept['asked'])}. "
             f"To replace it, add it to override (docker_engine_daemon_override of the role)"
         )

@@ -10,8 +10,9 @@ module: docker_engine_info
 short_description: Gather facts about a host's Docker engine
 version_added: "0.1.0"
 description:
-  - Returns in one run what role P(trainyard.gpu.docker_engine#role) needs - the versions of engine, command line client and plugins, the installed and
-    available packages, the service, the configuration file, and the record of an earlier run.
+  - Returns in one run what role P(trainyard.gpu.docker_engine#role) needs - the versions of engine,
+    command line client and plugins, the installed and available packages, the service, the
+    configuration file, and the record of an earlier run.
   - An engine that is missing or does not answer is a result, not a failure.
 author:
   - trainyard maintainers (@trainyard)
@@ -29,7 +30,8 @@ options:
     type: str
     default: docker.service
   socket:
-    description: Where the engine listens. C(DOCKER_HOST) and contexts are ignored, because they may name another machine.
+    description: Where the engine listens. C(DOCKER_HOST) and contexts are ignored, because they may
+      name another machine.
     type: path
     default: /var/run/docker.sock
   daemon_config:
@@ -37,7 +39,8 @@ options:
     type: path
     default: /etc/docker/daemon.json
   daemon_options:
-    description: Options that M(trainyard.gpu.docker_daemon_config) is to merge. They determine C(differs) in RV(daemon_config).
+    description: Options that M(trainyard.gpu.docker_daemon_config) is to merge. They determine
+      C(differs) in RV(daemon_config).
     type: dict
     default: {}
   daemon_override:
@@ -51,7 +54,8 @@ options:
     elements: str
     default: []
   candidates:
-    description: Whether to look up installable versions with apt. Otherwise only installed versions are read from dpkg, which is much faster.
+    description: Whether to look up installable versions with apt. Otherwise only installed versions
+      are read from dpkg, which is much faster.
     type: bool
     default: true
   files:
@@ -65,12 +69,14 @@ options:
     default: /var/lib/trainyard/placed.d/docker_engine.json
   environment:
     description:
-      - Environment that the running engine should have. A variable with an empty value should not be set.
+      - Environment that the running engine should have. A variable with an empty value should not
+        be set.
       - The values may be secret and are not returned.
     type: dict
     default: {}
   image_label:
-    description: Name of a label. RV(images) describes the images that have it. If empty, none are described.
+    description: Name of a label. RV(images) describes the images that have it. If empty, none are
+      described.
     type: str
     default: ''
     version_added: "0.4.0"
@@ -118,7 +124,8 @@ fix:
   type: str
   sample: ""
 version:
-  description: Upstream version of the engine, of the running one if it answers. Empty if there is none.
+  description: Upstream version of the engine, of the running one if it answers. Empty if there is
+    none.
   returned: success
   type: str
   sample: 20.10.24
@@ -138,15 +145,17 @@ buildx_required:
   type: bool
   sample: false
 compose_version:
-  description: Version of the plugin compose, else of the program C(docker-compose). Empty if the host has neither.
+  description: Version of the plugin compose, else of the program C(docker-compose). Empty if the
+    host has neither.
   returned: success
   type: str
   sample: 2.40.0
 compose_command:
-  description: The compose command on the host. V(docker compose), V(docker-compose), or empty if the host has neither.
+  description: The compose command on the host. V(docker compose), V(docker-compose), or empty if
+    the host has neither.
   returned: success
   type: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: docker compose
 live_restore:
   description: Whether containers keep running while the engine restarts.
@@ -159,13 +168,15 @@ containers_running:
   type: int
   sample: 1
 runtimes:
-  description: Runtimes of the running engine. Runtimes that were added to its file after its start are not included.
+  description: Runtimes of the running engine. Runtimes that were added to its file after its start
+    are not included.
   returned: success
   type: list
   elements: str
   sample: [runc]
 cgroup_driver:
-  description: Driver of the containers' cgroups, V(systemd) or V(cgroupfs). Empty if no engine answers.
+  description: Driver of the containers' cgroups, V(systemd) or V(cgroupfs). Empty if no engine
+    answers.
   returned: success
   type: str
   sample: systemd
@@ -176,16 +187,20 @@ service:
   sample: {loaded: true, active: true, enabled: true}
 packages:
   description:
-    - State of each of O(packages) by name. C(installed) and C(candidate) are versions or empty, C(origin) is the source of the installed version as C(apt-cache
-      policy) prints it, C(versions) has all installable versions, newest first.
-    - All values are empty for a package that apt does not know. Without O(candidates) all values except C(installed) are empty.
+    - State of each of O(packages) by name. C(installed) and C(candidate) are versions or empty,
+      C(origin) is the source of the installed version as C(apt-cache policy) prints it, C(versions)
+      has all installable versions, newest first.
+    - All values are empty for a package that apt does not know. Without O(candidates) all values
+      except C(installed) are empty.
   returned: success
   type: dict
   sample: {docker.io: {installed: 20.10.24+dfsg1-1+deb12u1, candidate: 20.10.24+dfsg1-1+deb12u1, origin: "", versions: [20.10.24+dfsg1-1+deb12u1]}}
 daemon_config:
   description:
-    - The configuration file - whether it C(exists), its C(options), and the C(error) if it cannot be parsed.
-    - Whether it C(differs) from the file with O(daemon_options) merged in. A file that cannot be parsed differs if options are requested.
+    - The configuration file - whether it C(exists), its C(options), and the C(error) if it cannot
+      be parsed.
+    - Whether it C(differs) from the file with O(daemon_options) merged in. A file that cannot be
+      parsed differs if options are requested.
   returned: success
   type: dict
   sample: {exists: true, options: {live-restore: true}, error: "", differs: false}
@@ -205,12 +220,14 @@ record:
   type: dict
   sample: {packages: [docker.io, containerd, runc]}
 python_requests:
-  description: Whether Ansible's Python on the host has the package requests, which the modules of community.docker need.
+  description: Whether Ansible's Python on the host has the package requests, which the modules of
+    community.docker need.
   returned: success
   type: bool
   sample: true
 apparmor_required:
-  description: Whether the kernel uses AppArmor but the host lacks the program that loads profiles. Then the engine cannot start containers.
+  description: Whether the kernel uses AppArmor but the host lacks the program that loads profiles.
+    Then the engine cannot start containers.
   returned: success
   type: bool
   sample: false
@@ -220,7 +237,8 @@ group:
   type: bool
   sample: true
 images:
-  description: The images with O(image_label), once for each of their names, as M(trainyard.gpu.image_info) describes them.
+  description: The images with O(image_label), once for each of their names, as
+    M(trainyard.gpu.image_info) describes them.
   returned: success
   type: list
   elements: dict
@@ -237,7 +255,8 @@ sent:
   type: bool
   version_added: "0.4.0"
 forwarding:
-  description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the packet filter drop forwarded packets.
+  description: Whether the kernel forwards IPv4. If it is off, the engine turns it on and makes the
+    packet filter drop forwarded packets.
   returned: success
   type: bool
   sample: true

@@ -10,22 +10,26 @@ module: gpu_stack_info
 short_description: Gather driver, CUDA, NCCL and container toolkit versions
 version_added: "0.2.0"
 description:
-  - Returns which NVIDIA driver is loaded, which one is on disk for each bootable kernel, the version of the libraries, and the effect of a reboot.
+  - Returns which NVIDIA driver is loaded, which one is on disk for each bootable kernel, the
+    version of the libraries, and the effect of a reboot.
   - Returns installed, held and available packages, and where they differ from the requested ones.
-  - Works on hosts without a GPU, a driver or NVIDIA packages. It queries no GPU. For that use M(trainyard.gpu.nvidia_smi_info).
+  - Works on hosts without a GPU, a driver or NVIDIA packages. It queries no GPU. For that use
+    M(trainyard.gpu.nvidia_smi_info).
 options:
   asked:
     description:
-      - The requested version of each package by name, or V(absent). Digits and dots alone match every version that begins with them, field by field. V(535)
-        matches 535.183.01-1.
+      - The requested version of each package by name, or V(absent). Digits and dots alone match
+        every version that begins with them, field by field. V(535) matches 535.183.01-1.
       - RV(drift) lists those that differ.
     type: dict
     default: {}
   nvcc:
-    description: Path of the nvcc that login shells use. Empty means the one below C(/usr/local/cuda), else the one on the PATH.
+    description: Path of the nvcc that login shells use. Empty means the one below
+      C(/usr/local/cuda), else the one on the PATH.
     type: path
   candidates:
-    description: Whether to look up the versions that apt would install. This takes most of the module's run time.
+    description: Whether to look up the versions that apt would install. This takes most of the
+      module's run time.
     type: bool
     default: false
   files:
@@ -39,13 +43,15 @@ options:
     elements: str
     default: []
   record:
-    description: Absolute path of a JSON file in which a role records what the host does not show otherwise. RV(record) has its content.
+    description: Absolute path of a JSON file in which a role records what the host does not show
+      otherwise. RV(record) has its content.
     type: path
   records:
-    description: Absolute paths of further such files, by a name of your own. RV(records) has their content.
+    description: Absolute paths of further such files, by a name of your own. RV(records) has their
+      content.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -108,7 +114,8 @@ running_kernel:
   returned: success
   type: str
 next_kernel:
-  description: The kernel that boots next; empty on a host without its own kernel, such as a container.
+  description: The kernel that boots next; empty on a host without its own kernel, such as a
+    container.
   returned: success
   type: str
 headers:
@@ -135,35 +142,41 @@ secure_boot:
   type: bool
 packages:
   description:
-    - Installed NVIDIA and kernel packages by name - version, held, broken, by_nvidia (maintained by NVIDIA), and with O(candidates) candidate.
-    - C(leads_to) is the package that a transitional, empty package depends on. C(origin), of packages of the driver, is one of RV(driver_sources), from the
-      repository that offers the installed version.
+    - Installed NVIDIA and kernel packages by name - version, held, broken, by_nvidia (maintained by
+      NVIDIA), and with O(candidates) candidate.
+    - C(leads_to) is the package that a transitional, empty package depends on. C(origin), of
+      packages of the driver, is one of RV(driver_sources), from the repository that offers the
+      installed version.
   returned: success
   type: dict
 driver_sources:
-  description: Origins of the installed driver - V(distribution), V(nvidia_repository), V(other_repository) (such as a PPA), V(runfile). More than one means
-    that its parts do not match.
+  description: Origins of the installed driver - V(distribution), V(nvidia_repository),
+    V(other_repository) (such as a PPA), V(runfile). More than one means that its parts do not
+    match.
   returned: success
   type: list
   elements: str
 driver_pinned:
-  description: What pins the driver version - a package, a hold, or a file of apt preferences; empty if nothing does.
+  description: What pins the driver version - a package, a hold, or a file of apt preferences; empty
+    if nothing does.
   returned: success
   type: str
 repositories:
-  description: NVIDIA repositories in apt's sources - path, uri, suites, and signed_by, which is empty if no keyring is named.
+  description: NVIDIA repositories in apt's sources - path, uri, suites, and signed_by, which is
+    empty if no keyring is named.
   returned: success
   type: list
   elements: dict
 foreign_sources:
   description:
-    - Repositories other than the distribution's and NVIDIA's, such as PPAs, that offer packages of the NVIDIA driver. Role P(trainyard.gpu.nvidia_driver#role)
-      installs nothing from them. Repositories of C(package_sources_apt_repositories) are not included.
+    - Repositories other than the distribution's and NVIDIA's, such as PPAs, that offer packages of
+      the NVIDIA driver. Role P(trainyard.gpu.nvidia_driver#role) installs nothing from them.
+      Repositories of C(package_sources_apt_repositories) are not included.
     - RV(foreign_sources[].kept_out) is true if apt preferences block their driver.
   returned: success
   type: list
   elements: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     path:
       description: File of the source entry.
@@ -178,7 +191,8 @@ foreign_sources:
       description: Origin in its Release file; empty if it has none.
       type: str
     own_origin:
-      description: Whether no other repository in use has the same origin. Otherwise apt preferences cannot distinguish them.
+      description: Whether no other repository in use has the same origin. Otherwise apt preferences
+        cannot distinguish them.
       type: bool
     packages:
       description: Driver packages that it offers by name, with their versions, newest first.
@@ -187,7 +201,8 @@ foreign_sources:
       description: Whether apt preferences block its driver.
       type: bool
 old_keys:
-  description: Keyrings trusted for every repository that hold NVIDIA's signing key from before April 2022.
+  description: Keyrings trusted for every repository that hold NVIDIA's signing key from before
+    April 2022.
   returned: success
   type: list
   elements: str
@@ -212,7 +227,8 @@ nccl_header:
   returned: success
   type: dict
 open_mpi:
-  description: Folders of Open MPI that have its headers, from the vendor's OFED (C(/usr/mpi)) and the distribution.
+  description: Folders of Open MPI that have its headers, from the vendor's OFED (C(/usr/mpi)) and
+    the distribution.
   returned: success
   type: list
   elements: str
@@ -236,7 +252,8 @@ module_keys_enrolled:
   type: list
   elements: str
 initramfs:
-  description: Whether this host builds an initramfs for its kernels. It contains a copy of modprobe's configuration.
+  description: Whether this host builds an initramfs for its kernels. It contains a copy of
+    modprobe's configuration.
   returned: success
   type: bool
 files:
@@ -600,7 +617,8 @@ def main():
         cuda, nvcc = host.cuda(), host.nvcc()
     except stack.ParseError as error:
         module.fail_json(
-            msg="the output about the driver cannot be parsed: %s. Read the same on the host. If it is complete, report the line as a "
+            msg="the output about the driver cannot be parsed: %s. Read the same on the host. If "
+            "it is complete, report the line as a "
             "fault of the collection" % error
         )
     headers = [kernel for kernel in modules if os.path.isdir("/lib/modules/%s/build" % kernel)]

@@ -10,12 +10,14 @@ module: horovod_build_info
 short_description: Read what Horovod was built with
 version_added: "0.1.0"
 description:
-  - Runs C(horovodrun --check-build) on the host, in a running container, through that container's ssh, or in a temporary container of an image, and returns its
-    table as data.
+  - Runs C(horovodrun --check-build) on the host, in a running container, through that container's
+    ssh, or in a temporary container of an image, and returns its table as data.
   - The command exits with 0 whatever is ticked. Only the table shows what was built.
-  - If Horovod is missing, too old or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
-  - The task fails only for invalid options, for a table that is truncated or cannot be parsed, and for other output. The last line of a truncated table may be
-    the one that matters, so nothing is inferred from the rest.
+  - If Horovod is missing, too old or broken, the module returns RV(available=false), RV(cause) and
+    RV(fix), so that roles can decide.
+  - The task fails only for invalid options, for a table that is truncated or cannot be parsed, and
+    for other output. The last line of a truncated table may be the one that matters, so nothing is
+    inferred from the rest.
 requirements:
   - C(timeout) of coreutils on O(ssh_host)
 author:
@@ -25,13 +27,15 @@ options:
     default: horovodrun
   image:
     description:
-      - Image on this host. The command runs in a container of it without network, which is removed afterwards.
+      - Image on this host. The command runs in a container of it without network, which is removed
+        afterwards.
       - The image's entrypoint is not run, and the image is never pulled.
     type: str
   ssh_host:
     description:
       - O(container) logs in to this host by ssh and runs the command there.
-      - A job's ranks are started in the same way. Their environment (PATH, LD_LIBRARY_PATH) differs from that of C(docker exec).
+      - A job's ranks are started in the same way. Their environment (PATH, LD_LIBRARY_PATH) differs
+        from that of C(docker exec).
     type: str
   ssh_port:
     description: Port for O(ssh_host), 1 to 65535.
@@ -64,21 +68,26 @@ options:
         default: []
   import_required:
     description:
-      - Import Horovod's package for each of the required frameworks (C(horovod.torch) for V(pytorch)) first, as a job's ranks do, in the same Python process. A
-        package that cannot be imported, or lacks its compiled extension, is listed in RV(missing) and RV(import_errors) even if the table ticks it. Horovod
-        ticks PyTorch wherever torch is installed, even if it was built without it.
-      - This also makes the table appear sooner, because otherwise Horovod imports each framework again for every entry.
+      - Import Horovod's package for each of the required frameworks (C(horovod.torch) for
+        V(pytorch)) first, as a job's ranks do, in the same Python process. A package that cannot be
+        imported, or lacks its compiled extension, is listed in RV(missing) and RV(import_errors)
+        even if the table ticks it. Horovod ticks PyTorch wherever torch is installed, even if it
+        was built without it.
+      - This also makes the table appear sooner, because otherwise Horovod imports each framework
+        again for every entry.
       - O(executable) must be a Python script like Horovod's own. Otherwise nothing can be imported.
     type: bool
     default: false
   begun:
     description:
-      - RV(trainyard.gpu.host_info#module:begun) of the same host, container, O(ssh_host), O(ssh_port) and frameworks. If it names a check that has started
-        already, the module waits for its result instead of starting one.
-      - A check is started in any case if that result is missing or a failure, or if the container has restarted since.
+      - RV(trainyard.gpu.host_info#module:begun) of the same host, container, O(ssh_host),
+        O(ssh_port) and frameworks. If it names a check that has started already, the module waits
+        for its result instead of starting one.
+      - A check is started in any case if that result is missing or a failure, or if the container
+        has restarted since.
     type: str
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.attributes.info_module
@@ -86,9 +95,11 @@ extends_documentation_fragment:
   - trainyard.gpu.tool.executable
 notes:
   - Importing a framework from a cold disk takes most of O(timeout).
-  - Horovod ticks a framework if its Python package can be imported, even if the native library is missing. Such a build has no controller ticked, so require a
-    controller in addition to a framework.
-  - A tick does not cover the Python packages that Horovod needs in addition to the framework. O(import_required) checks them.
+  - Horovod ticks a framework if its Python package can be imported, even if the native library is
+    missing. Such a build has no controller ticked, so require a controller in addition to a
+    framework.
+  - A tick does not cover the Python packages that Horovod needs in addition to the framework.
+    O(import_required) checks them.
 """
 
 EXAMPLES = r"""
@@ -133,7 +144,8 @@ cause:
     - Why RV(available) is false, else null.
     - V(not_installed) - no such executable there.
     - V(option_unsupported) - Horovod before 0.18, which has no C(--check-build).
-    - V(import_error) - horovodrun printed no table, because it ended with a Python exception or could not load a library.
+    - V(import_error) - horovodrun printed no table, because it ended with a Python exception or
+      could not load a library.
     - V(no_output) - it ended without printing anything.
     - V(truncated) - its output ends before the first section of the table.
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
@@ -145,10 +157,12 @@ cause:
   returned: success
   sample: import_error
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if
+    RV(available) is true.
   type: str
   returned: success
-  sample: "Horovod in image example:1 does not start; reinstall it for this framework. It said: ImportError: libnccl.so.2: cannot open shared object file"
+  sample: "Horovod in image example:1 does not start; reinstall it for this framework. It said:
+    ImportError: libnccl.so.2: cannot open shared object file"
 version:
   description: Horovod's version; null if RV(available) is false.
   type: str
@@ -170,7 +184,8 @@ frameworks:
       description: Apache MXNet.
       type: bool
 controllers:
-  description: Controllers that are ticked. They start and coordinate the ranks. All false if RV(available) is false.
+  description: Controllers that are ticked. They start and coordinate the ranks. All false if
+    RV(available) is false.
   type: dict
   returned: success
   sample: {mpi: false, gloo: true}
@@ -182,7 +197,8 @@ controllers:
       description: Gloo.
       type: bool
 tensor_operations:
-  description: Tensor operations that are ticked. They transfer the data. All false if RV(available) is false.
+  description: Tensor operations that are ticked. They transfer the data. All false if RV(available)
+    is false.
   type: dict
   returned: success
   sample: {nccl: true, ddl: false, ccl: false, mpi: false, gloo: true}
@@ -203,8 +219,8 @@ tensor_operations:
       description: Gloo.
       type: bool
 missing:
-  description: Parts of O(requires) that are not ticked or, with O(import_required), cannot be imported, in the table's order. All of them if RV(available) is
-    false.
+  description: Parts of O(requires) that are not ticked or, with O(import_required), cannot be
+    imported, in the table's order. All of them if RV(available) is false.
   type: list
   elements: str
   returned: success

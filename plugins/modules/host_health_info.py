@@ -10,41 +10,48 @@ module: host_health_info
 short_description: Gather a host's GPU errors, clock state and free space
 version_added: "0.2.0"
 description:
-  - Reads the parts of a host's health that driver tools do not report. What cannot be determined is null or an error text and not a failure, because checks
-    decide on it.
+  - Reads the parts of a host's health that driver tools do not report. What cannot be determined is
+    null or an error text and not a failure, because checks decide on it.
   - The task fails only for invalid options, or if a tool's output cannot be parsed.
 options:
   gpu_errors:
     description:
-      - Whether to read errors of NVIDIA's drivers from the kernel log of this boot, with C(journalctl), or with C(dmesg) if the journal has none.
-      - The last 100000 lines of the journal are read. The kernel's buffer, which dmesg reads, may have lost the oldest lines. On a host of a scheduler,
-        the health program keeps the errors for which the host must not get new jobs, and they are returned, too.
+      - Whether to read errors of NVIDIA's drivers from the kernel log of this boot, with
+        C(journalctl), or with C(dmesg) if the journal has none.
+      - The last 100000 lines of the journal are read. The kernel's buffer, which dmesg reads, may
+        have lost the oldest lines. On a host of a scheduler, the health program keeps the errors
+        for which the host must not get new jobs, and they are returned, too.
     type: bool
     default: true
   clock:
-    description: Whether to check clock synchronization, with C(timedatectl), or with C(chronyc) if that is missing.
+    description: Whether to check clock synchronization, with C(timedatectl), or with C(chronyc) if
+      that is missing.
     type: bool
     default: true
   paths:
-    description: Absolute paths whose file systems are checked for free space. For a path that does not exist, its nearest existing parent is used.
+    description: Absolute paths whose file systems are checked for free space. For a path that does
+      not exist, its nearest existing parent is used.
     type: list
     elements: path
     default: []
   certificates:
-    description: Absolute paths of certificates as PEM whose ends are read with C(openssl). A file that does not exist is left out.
+    description: Absolute paths of certificates as PEM whose ends are read with C(openssl). A file
+      that does not exist is left out.
     type: list
     elements: path
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   firewalls:
-    description: Units of this collection that load a table of nftables, V(trainyard-jobs-firewall.service) or V(trainyard-instances.service).
+    description: Units of this collection that load a table of nftables,
+      V(trainyard-jobs-firewall.service) or V(trainyard-instances.service).
     type: list
     elements: str
     choices: [trainyard-jobs-firewall.service, trainyard-instances.service]
     default: []
     version_added: "0.4.0"
   slurm_gpus:
-    description: Whether to compare the list of GPUs or NPUs in the order of Slurm, of role C(job_container), with the devices of the host.
+    description: Whether to compare the list of GPUs or NPUs in the order of Slurm, of role
+      C(job_container), with the devices of the host.
     type: bool
     default: false
     version_added: "0.4.0"
@@ -56,20 +63,22 @@ options:
     default: false
     version_added: "0.4.0"
   horovod:
-    description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them, RV(horovod) is what that module returns.
+    description: Options of M(trainyard.gpu.horovod_build_info) for a container. With them,
+      RV(horovod) is what that module returns.
     type: dict
     default: {}
     version_added: "0.4.0"
   session:
     description:
       - What to read in a session of the training container. If empty, nothing is.
-      - Its keys are C(container), C(ssh_host), C(ssh_port), the text C(program) of a Python program of role P(trainyard.gpu.verify#role), the shared folder
-        C(share), and C(timeout).
+      - Its keys are C(container), C(ssh_host), C(ssh_port), the text C(program) of a Python program
+        of role P(trainyard.gpu.verify#role), the shared folder C(share), and C(timeout).
     type: dict
     default: {}
     version_added: "0.4.0"
   timeout:
-    description: Seconds, 1 or more, after which a tool is killed. A file server that does not answer takes that long.
+    description: Seconds, 1 or more, after which a tool is killed. A file server that does not
+      answer takes that long.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -89,7 +98,8 @@ EXAMPLES = r"""
 
 - name: Report which GPUs have fallen off the bus
   ansible.builtin.debug:
-    msg: "{{ health.gpu_errors | selectattr('kind', 'eq', 'Xid') | selectattr('code', 'eq', 79) | map(attribute='device') }}"
+    msg: "{{ health.gpu_errors | selectattr('kind', 'eq', 'Xid') | selectattr('code', 'eq', 79) |
+      map(attribute='device') }}"
 
 - name: Stop if a GPU must not get new jobs
   ansible.builtin.assert:
@@ -110,7 +120,8 @@ kernel_log:
       type: str
 gpu_errors:
   description:
-    - The errors of this boot, one entry per device and code; null if the log was not read. The worst line since the last reset of the device decides.
+    - The errors of this boot, one entry per device and code; null if the log was not read. The
+      worst line since the last reset of the device decides.
     - A lost GPU without its own Xid (C(fallen off the bus)) counts as Xid 79.
   returned: always
   type: list
@@ -128,7 +139,8 @@ gpu_errors:
       type: int
       sample: 79
     text:
-      description: Text after the code in the worst line since the last reset of the device, of equal ones in the last.
+      description: Text after the code in the worst line since the last reset of the device, of
+        equal ones in the last.
       type: str
       sample: pid=1234, name=python3, GPU has fallen off the bus.
     cause:
@@ -138,30 +150,35 @@ gpu_errors:
       sample: the GPU has fallen off the bus
     action:
       description:
-        - What the readers of this collection do about it, by NVIDIA's catalogue and the text of the line.
+        - What the readers of this collection do about it, by NVIDIA's catalogue and the text of the
+          line.
         - V(ignore) - nothing.
         - V(warn) - report it. Codes that are not in the collection's table are reported, too.
-        - V(stop_job) - report it. A program caused it, or only the program on the GPU has to start again.
+        - V(stop_job) - report it. A program caused it, or only the program on the GPU has to start
+          again.
         - V(drain) - the host must not get new jobs, until RV(gpu_errors[].ended) is true.
       type: str
       choices: [ignore, warn, stop_job, drain]
       version_added: "0.4.0"
       sample: drain
     ended:
-      description: Whether a reset of the device, a load of the driver or a boot came after the last line.
+      description: Whether a reset of the device, a load of the driver or a boot came after the last
+        line.
       type: bool
       version_added: "0.4.0"
     fix:
       description: What to do about it.
       type: str
       version_added: "0.4.0"
-      sample: remove the host from service and reboot it. If the error returns, check power, cooling, slot and riser
+      sample: remove the host from service and reboot it. If the error returns, check power,
+        cooling, slot and riser
     count:
       description: Number of occurrences.
       type: int
     earlier_boots:
       description:
-        - Number of earlier boots in the last 30 days in which the same device had the same error. From 2 on, another reboot does not help.
+        - Number of earlier boots in the last 30 days in which the same device had the same error.
+          From 2 on, another reboot does not help.
         - V(0) if no error of this boot is open and drains, and if the journal keeps one boot only.
       type: int
       version_added: "0.4.0"
@@ -180,14 +197,16 @@ clock:
       description: Whether the clock is synchronized with a time server; null if unknown.
       type: bool
     source:
-      description: V(timedatectl) or V(chronyc); empty if neither answers, or if it was not requested.
+      description: V(timedatectl) or V(chronyc); empty if neither answers, or if it was not
+        requested.
       type: str
     error:
       description: Why the state is unknown; empty if it is known.
       type: str
 docker_config_error:
   description:
-    - Why the Docker engine cannot start with its configuration file, from its own output or from known limits.
+    - Why the Docker engine cannot start with its configuration file, from its own output or from
+      known limits.
     - Empty if it can start, and if there is no such file.
   returned: always
   type: str
@@ -196,7 +215,7 @@ docker_config_warnings:
   returned: always
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 file_systems:
   description: File system of each of O(paths).
   returned: always
@@ -213,7 +232,8 @@ file_systems:
       description: Number of files that can still be created.
       type: int
     error:
-      description: Why the state is unknown, such as no answer from the file server; empty if it is known.
+      description: Why the state is unknown, such as no answer from the file server; empty if it is
+        known.
       type: str
 firewalls:
   description: The state of each of O(firewalls), by unit.
@@ -223,7 +243,8 @@ firewalls:
   version_added: "0.4.0"
   contains:
     fault:
-      description: How the table that the kernel has differs from the one that was loaded last. Empty if it does not.
+      description: How the table that the kernel has differs from the one that was loaded last.
+        Empty if it does not.
       type: str
     active:
       description: Whether the unit is active.
@@ -239,11 +260,13 @@ slurm_gpus:
   version_added: "0.4.0"
   contains:
     listed:
-      description: The device number of each. If the host has no list, the numbers of its devices, which Slurm then counts in their own order.
+      description: The device number of each. If the host has no list, the numbers of its devices,
+        which Slurm then counts in their own order.
       type: list
       elements: int
     fault:
-      description: How the list differs from the devices of the host, or why it has to have one. Empty if nothing is wrong.
+      description: How the list differs from the devices of the host, or why it has to have one.
+        Empty if nothing is wrong.
       type: str
 fabric_ports:
   description: Ports of InfiniBand and RoCE adapters. Empty without O(fabric_ports).
@@ -262,24 +285,27 @@ fabric_ports:
       elements: dict
       sample: [{check: ib-counters, text: "symbol_error of mlx5_0/1: more than 120 in 3600 s", drains: true}]
 horovod:
-  description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if Horovod's table cannot be read.
+  description: What M(trainyard.gpu.horovod_build_info) returns. Empty without O(horovod), and if
+    Horovod's table cannot be read.
   returned: always
   type: dict
   version_added: "0.4.0"
 session:
   description:
-    - What a session of O(session) finds in C(view), such as its limits, its variables without their values, and its Python. C(settings) is what Docker has
-      set for the container, C(jobs) are the running jobs that this host has started, C(share) is the shared folder on the host.
+    - What a session of O(session) finds in C(view), such as its limits, its variables without their
+      values, and its Python. C(settings) is what Docker has set for the container, C(jobs) are the
+      running jobs that this host has started, C(share) is the shared folder on the host.
     - If there was no session, C(cause) and C(evidence) tell why.
   returned: always
   type: dict
   version_added: "0.4.0"
 certificates:
-  description: Those of O(certificates) that exist, by path. Of a chain, the first certificate counts.
+  description: Those of O(certificates) that exist, by path. Of a chain, the first certificate
+    counts.
   returned: always
   type: dict
   sample: {/etc/trainyard/registry/tls/registry.pem: {ends: "2027-12-29", days: 397, error: ""}}
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     ends:
       description: Day on which the certificate ends, in UTC; null if unknown.
@@ -556,7 +582,10 @@ def main():
         file_systems = {path: file_system(module, path) for path in module.params["paths"]}
     except ParseError as error:
         module.fail_json(
-            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            msg=(
+                "%s. Read the same on the host. If it is complete, report it as a fault of the "
+                "collection"
+            )
             % error
         )
     certificates = {

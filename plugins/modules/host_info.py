@@ -10,8 +10,10 @@ module: host_info
 short_description: Gather the host facts that the roles need
 version_added: "0.1.0"
 description:
-  - Reads the facts that the roles need from C(/proc), C(/sys), C(/etc) and C(ip) in one module run, instead of gathering Ansible's facts.
-  - Optionally also looks up names, connects to other hosts, and returns the listeners of ports and the free disk space.
+  - Reads the facts that the roles need from C(/proc), C(/sys), C(/etc) and C(ip) in one module run,
+    instead of gathering Ansible's facts.
+  - Optionally also looks up names, connects to other hosts, and returns the listeners of ports and
+    the free disk space.
   - Run it as root if possible. Without root, the owner of a listening socket is unknown.
 options:
   names:
@@ -38,11 +40,13 @@ options:
         type: str
         required: true
       port:
-        description: TCP port to connect to. A refused connection still proves that the host is reachable.
+        description: TCP port to connect to. A refused connection still proves that the host is
+          reachable.
         type: int
         required: true
       source:
-        description: Source address of the connection, which verifies its network. If empty, the host's routes decide.
+        description: Source address of the connection, which verifies its network. If empty, the
+          host's routes decide.
         type: str
         default: ''
   ports:
@@ -51,7 +55,8 @@ options:
     elements: int
     default: []
   paths:
-    description: Absolute paths whose free disk space is returned. For a path that does not exist, its nearest existing parent is used.
+    description: Absolute paths whose free disk space is returned. For a path that does not exist,
+      its nearest existing parent is used.
     type: list
     elements: path
     default: []
@@ -67,13 +72,15 @@ options:
     default: []
     version_added: "0.4.0"
   docker_config:
-    description: Whether to validate C(/etc/docker/daemon.json) with dockerd. It runs without privileges for that and exits at once.
+    description: Whether to validate C(/etc/docker/daemon.json) with dockerd. It runs without
+      privileges for that and exits at once.
     type: bool
     default: false
   begin_check:
     description:
-      - Start C(horovodrun --check-build) in the background, if the container runs. It takes seconds, and M(trainyard.gpu.horovod_build_info) awaits its result
-        later in the run, with RV(begun).
+      - Start C(horovodrun --check-build) in the background, if the container runs. It takes
+        seconds, and M(trainyard.gpu.horovod_build_info) awaits its result later in the run, with
+        RV(begun).
       - Its suboptions are those options of M(trainyard.gpu.horovod_build_info).
     type: dict
     suboptions:
@@ -101,17 +108,20 @@ options:
         default: 120
     version_added: "0.4.0"
   image_label:
-    description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine that carry it.
+    description: Name of a label. RV(labelled_images) lists the images of the host's Docker engine
+      that carry it.
     type: str
     default: ''
   candidates:
-    description: Names of packages. RV(candidates) has the versions that are installed, or that apt would install.
+    description: Names of packages. RV(candidates) has the versions that are installed, or that apt
+      would install.
     type: list
     elements: str
     default: []
     version_added: "0.4.0"
   trusted:
-    description: Certificates that the host should trust as M(trainyard.gpu.trusted_certificates) leaves it.
+    description: Certificates that the host should trust as M(trainyard.gpu.trusted_certificates)
+      leaves it.
     type: dict
     suboptions:
       fingerprints:
@@ -125,7 +135,8 @@ options:
         required: true
     version_added: "0.4.0"
   users:
-    description: Names and numeric ids of users. RV(account_clashes) lists those that differ on the host.
+    description: Names and numeric ids of users. RV(account_clashes) lists those that differ on the
+      host.
     type: dict
     default: {}
   groups:
@@ -133,7 +144,8 @@ options:
     type: dict
     default: {}
   accounts_record:
-    description: Record of M(trainyard.gpu.shared_accounts), for RV(recorded_ids) and RV(account_clashes). A damaged one counts as missing.
+    description: Record of M(trainyard.gpu.shared_accounts), for RV(recorded_ids) and
+      RV(account_clashes). A damaged one counts as missing.
     type: path
     version_added: "0.4.0"
   reused_ids:
@@ -218,7 +230,8 @@ memory_mib:
   returned: always
   type: int
 hugepages:
-  description: Number of huge pages by their size, as far as the CPU has such pages, from C(/sys/kernel/mm/hugepages).
+  description: Number of huge pages by their size, as far as the CPU has such pages, from
+    C(/sys/kernel/mm/hugepages).
   returned: always
   type: dict
   sample: {2M: 512, 1G: 0}
@@ -273,7 +286,8 @@ default_interface:
   returned: always
   type: str
 rdma_ports:
-  description: Ports of InfiniBand and RoCE devices, from C(/sys/class/infiniband); empty on a host without.
+  description: Ports of InfiniBand and RoCE devices, from C(/sys/class/infiniband); empty on a host
+    without.
   returned: always
   type: list
   elements: dict
@@ -303,7 +317,8 @@ rdma_ports:
       type: dict
       sample: {10.1.0.11: 3}
 rdma_beside_gpus:
-  description: By RDMA device, the PCI addresses of the GPUs that share a PCIe root port with it, as behind one switch.
+  description: By RDMA device, the PCI addresses of the GPUs that share a PCIe root port with it, as
+    behind one switch.
   returned: always
   type: dict
   sample: {mlx5_0: ["0000:1b:00.0"]}
@@ -326,19 +341,21 @@ nvidia_devices:
   returned: always
   type: int
 npus:
-  description: Number of Ascend NPUs - device files C(/dev/davinciN), or devices on the PCI bus if there are more of them.
+  description: Number of Ascend NPUs - device files C(/dev/davinciN), or devices on the PCI bus if
+    there are more of them.
   returned: always
   type: int
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 fabric_adapters:
   description: Number of InfiniBand and RoCE adapters on the PCI bus, with or without a driver.
   returned: always
   type: int
 network_cards:
   description:
-    - Network adapters on the PCI bus - C(bus_id), C(model) (vendor and device, V(15b3:1021)), the PCIe link with C(gt_s), C(gt_s_max),
-      C(width) and C(width_max), the same maxima of the slot above it (C(slot_gt_s_max), C(slot_width_max)), C(interfaces) (C(name), and C(above), the bonds and
-      VLANs on top), C(rdma), the names of its RDMA devices.
+    - Network adapters on the PCI bus - C(bus_id), C(model) (vendor and device, V(15b3:1021)), the
+      PCIe link with C(gt_s), C(gt_s_max), C(width) and C(width_max), the same maxima of the slot
+      above it (C(slot_gt_s_max), C(slot_width_max)), C(interfaces) (C(name), and C(above), the
+      bonds and VLANs on top), C(rdma), the names of its RDMA devices.
     - What is not known is null. Virtual functions are not listed.
   returned: always
   type: list
@@ -355,7 +372,8 @@ programs:
   type: dict
   sample: {exportfs: true, mount.nfs4: true, needrestart: false, setquota: false}
 nfs_transports:
-  description: Transports on which the NFS server of the host listens, such as V(tcp) and V(rdma). Empty if none runs.
+  description: Transports on which the NFS server of the host listens, such as V(tcp) and V(rdma).
+    Empty if none runs.
   returned: always
   type: list
   elements: str
@@ -365,7 +383,8 @@ boot_id:
   returned: always
   type: str
 begun:
-  description: For option O(trainyard.gpu.horovod_build_info#module:begun) of M(trainyard.gpu.horovod_build_info). Empty if no check was started.
+  description: For option O(trainyard.gpu.horovod_build_info#module:begun) of
+    M(trainyard.gpu.horovod_build_info). Empty if no check was started.
   returned: always
   type: str
   version_added: "0.4.0"
@@ -389,7 +408,8 @@ cgroup:
       description: Why it cannot; empty if it can.
       type: str
     cores:
-      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to their CPUs.
+      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to
+        their CPUs.
       type: bool
     swap:
       description: Whether the kernel limits swap by control groups version 2.
@@ -401,7 +421,8 @@ candidates:
   sample: {slurmd: 21.08.5-2ubuntu1}
   version_added: "0.4.0"
 resolved:
-  description: Result of the host's resolver for each of O(names), and with O(own_name) for the host's own name.
+  description: Result of the host's resolver for each of O(names), and with O(own_name) for the
+    host's own name.
   returned: always
   type: dict
   contains:
@@ -431,7 +452,8 @@ connections:
       description: Source address as given; empty if there is none.
       type: str
     state:
-      description: V(open) and V(refused) both mean that the host is reachable; V(timeout) means no answer; V(unreachable) any other failure.
+      description: V(open) and V(refused) both mean that the host is reachable; V(timeout) means no
+        answer; V(unreachable) any other failure.
       type: str
     error:
       description: Error of the operating system; empty for V(open).
@@ -458,33 +480,39 @@ listeners:
       description: Id of the container in which the process runs; empty outside of containers.
       type: str
     container_name:
-      description: Name of that container in the Docker engine; empty if the engine does not know it.
+      description: Name of that container in the Docker engine; empty if the engine does not know
+        it.
       type: str
 docker_config_error:
   description:
-    - Why the Docker engine cannot start with its configuration file, from its own output or from known limits.
+    - Why the Docker engine cannot start with its configuration file, from its own output or from
+      known limits.
     - Empty if it can start, if there is no such file, and without O(docker_config).
   returned: always
   type: str
-  sample: "/etc/docker/daemon.json: the following directives don't match any configuration option: log-leve"
+  sample: "/etc/docker/daemon.json: the following directives don't match any configuration option:
+    log-leve"
 docker_config_warnings:
-  description: Values of that file that prevent containers from starting, or that have no effect. Empty without O(docker_config).
+  description: Values of that file that prevent containers from starting, or that have no effect.
+    Empty without O(docker_config).
   returned: always
   type: list
   elements: str
   sample: ["/etc/docker/daemon.json: log-driver: 'jsonfile' is not a log driver of Docker; containers start only if a plugin of that name is installed"]
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 disk_free_mib:
   description: Free space for an unprivileged user in MiB, for each of O(paths).
   returned: always
   type: dict
 disk_devices:
-  description: Number of the file system, for each of O(paths). Paths on one file system share its free space.
+  description: Number of the file system, for each of O(paths). Paths on one file system share its
+    free space.
   returned: always
   type: dict
   version_added: "0.4.0"
 account_clashes:
-  description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id has another name.
+  description: Entries of O(users) and O(groups) whose name has another id on this host, or whose id
+    has another name.
   returned: always
   type: list
   elements: dict
@@ -502,26 +530,31 @@ account_clashes:
       description: The host's account as text.
       type: str
 recorded_ids:
-  description: Names of the C(users) and C(groups) in O(accounts_record) by id, also of former ones. Empty without a record, or without root.
+  description: Names of the C(users) and C(groups) in O(accounts_record) by id, also of former ones.
+    Empty without a record, or without root.
   returned: always
   type: dict
   sample: {users: {"2001": anna}, groups: {"3001": vision}}
   version_added: "0.4.0"
 folders:
-  description: Files of each existing folder among O(folders), by name, with size in bytes and modification time in seconds since 1970.
+  description: Files of each existing folder among O(folders), by name, with size in bytes and
+    modification time in seconds since 1970.
   returned: always
   type: dict
   sample: {/var/lib/trainyard/wheels: {torch-2.13.0-cp311-cp311-linux_x86_64.whl: [215482913, 1763510000]}}
 files:
   description:
-    - Each of O(files) that exists, with its mode. C(state) is V(file), V(directory), or V(other), as for a link.
-    - C(checksum) is SHA-256 of the content of a file. Without root, a file that cannot be read fails the module.
+    - Each of O(files) that exists, with its mode. C(state) is V(file), V(directory), or V(other),
+      as for a link.
+    - C(checksum) is SHA-256 of the content of a file. Without root, a file that cannot be read
+      fails the module.
   returned: always
   type: dict
   sample: {/etc/trainyard/site/pip.conf: {state: file, checksum: 9f86d081884c7d65, mode: "0644"}}
   version_added: "0.4.0"
 trusts:
-  description: Whether the host trusts those of O(trusted), so that M(trainyard.gpu.trusted_certificates) would change nothing. V(false) without O(trusted).
+  description: Whether the host trusts those of O(trusted), so that
+    M(trainyard.gpu.trusted_certificates) would change nothing. V(false) without O(trusted).
   returned: always
   type: bool
   version_added: "0.4.0"
@@ -1112,7 +1145,10 @@ def main():
         )
     except ParseError as error:
         module.fail_json(
-            msg="%s. Read the same on the host. If it is complete, report it as a fault of the collection"
+            msg=(
+                "%s. Read the same on the host. If it is complete, report it as a fault of the "
+                "collection"
+            )
             % error
         )
 

@@ -11,10 +11,12 @@ short_description: Gather Docker images and check that they are unmodified
 version_added: "0.1.0"
 description:
   - Returns for each image whether the engine has it, its id, labels, layers and environment.
-  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in label C(trainyard.layers). A label adds no layer, and every
-    change of an image under the same name (C(docker commit), another build) changes its layers. RV(images[].intact) therefore shows whether the image is the
-    one that was built.
-  - A missing engine or image is a result and not a failure. Only Docker's command line client is needed.
+  - An image of role P(trainyard.gpu.training_image#role) carries a digest of its own layers in
+    label C(trainyard.layers). A label adds no layer, and every change of an image under the same
+    name (C(docker commit), another build) changes its layers. RV(images[].intact) therefore shows
+    whether the image is the one that was built.
+  - A missing engine or image is a result and not a failure. Only Docker's command line client is
+    needed.
 options:
   names:
     description: Names of images, each with its tag.
@@ -22,14 +24,16 @@ options:
     elements: str
     default: []
   label:
-    description: Name of a label. RV(labelled) lists the images with this label. If empty, none are listed.
+    description: Name of a label. RV(labelled) lists the images with this label. If empty, none are
+      listed.
     type: str
     default: ''
   records:
-    description: Absolute paths of JSON files in which a role records what it changed, by a name of your own. RV(records) has their content.
+    description: Absolute paths of JSON files in which a role records what it changed, by a name of
+      your own. RV(records) has their content.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   executable:
     description: Docker's command line client.
     type: path
@@ -59,7 +63,8 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it answers.
+  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it
+    answers.
   returned: always
   type: str
 fix:
@@ -79,13 +84,15 @@ images:
       description: Whether the engine has it.
       type: bool
     id:
-      description: Its id in this engine. Ids differ between engines, so compare RV(images[].layers).
+      description: Its id in this engine. Ids differ between engines, so compare
+        RV(images[].layers).
       type: str
     recipe:
       description: Its label C(trainyard.recipe); empty if it has none.
       type: str
     intact:
-      description: Whether its layers match its label C(trainyard.layers). V(false) without that label.
+      description: Whether its layers match its label C(trainyard.layers). V(false) without that
+        label.
       type: bool
     labels:
       description: Its labels.
@@ -107,7 +114,8 @@ labelled:
   type: list
   elements: str
 records:
-  description: Content of each of O(records), by its name; empty if there is none. A damaged one fails the module.
+  description: Content of each of O(records), by its name; empty if there is none. A damaged one
+    fails the module.
   returned: always
   type: dict
 """
@@ -122,7 +130,10 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._record import Recor
 FIXES = {
     "": "",
     "not_installed": "run gpu_stack.yml, which installs Docker",
-    "engine_unavailable": "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read journalctl -u docker.service",
+    "engine_unavailable": (
+        "run gpu_stack.yml, which starts Docker, and run the task as root; if it stops again, read "
+        "journalctl -u docker.service"
+    ),
 }
 NO_IMAGE = re.compile(r"no such (image|object)", re.IGNORECASE)
 NO_ENGINE = re.compile(
@@ -156,7 +167,8 @@ def main():
         if NO_ENGINE.search(err):
             return None, "engine_unavailable"
         module.fail_json(
-            msg="docker image %s failed: %s. Run the command on the host, correct what it names, and run this again. 'journalctl --unit=docker' "
+            msg="docker image %s failed: %s. Run the command on the host, correct what it names, "
+            "and run this again. 'journalctl --unit=docker' "
             "has the log of Docker" % (" ".join(arguments), err.strip()),
             rc=rc,
         )

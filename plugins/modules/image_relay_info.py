@@ -8,10 +8,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_relay_info
 short_description: Gather what the image relay has on a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns in one run what role C(image_relay) has placed on a host, and on the registry's host what its plan needs. The digests of images are read with skopeo
-    from archives, from the registries outside and from the site's registry.
+  - Returns in one run what role C(image_relay) has placed on a host, and on the registry's host
+    what its plan needs. The digests of images are read with skopeo from archives, from the
+    registries outside and from the site's registry.
   - A missing program, and a registry that does not answer, are results, not failures.
 options:
   record:
@@ -46,7 +47,8 @@ options:
     elements: path
     default: []
   certificate:
-    description: Absolute path of the site's certificate for the registry. Empty if the role creates one.
+    description: Absolute path of the site's certificate for the registry. Empty if the role creates
+      one.
     type: str
     default: ""
   relayed:
@@ -102,7 +104,8 @@ options:
     type: str
     default: ""
   tokens:
-    description: Absolute path of the JSON file with the passwords of the site's registry. Empty if O(logins) has one.
+    description: Absolute path of the JSON file with the passwords of the site's registry. Empty if
+      O(logins) has one.
     type: str
     default: ""
   plain_http:
@@ -183,7 +186,8 @@ proxy_active:
   returned: success
   type: bool
 not_loaded:
-  description: Paths of units, settings and the role's certificate that changed after the running services have loaded them.
+  description: Paths of units, settings and the role's certificate that changed after the running
+    services have loaded them.
   returned: success
   type: list
   elements: str
@@ -201,7 +205,8 @@ relayed:
   returned: success
   type: dict
 images:
-  description: Digests of the images at their sources and in the site's registry, by name. C(error) tells why a digest is not known.
+  description: Digests of the images at their sources and in the site's registry, by name. C(error)
+    tells why a digest is not known.
   returned: success
   type: dict
 """
@@ -399,7 +404,9 @@ def relayed_of(module, path):
 
 
 def storage_of(path):
-    """Return the type of the file system of the registry's folder, and what others have put there."""
+    """Return the type of the file system of the registry's folder, and what others have put
+    there.
+    """
     if not path:
         return {"storage_type": "", "strange": []}
     strange = sorted(set(os.listdir(path)) - set(OURS)) if os.path.isdir(path) else []

@@ -8,9 +8,10 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: image_relay_logins
 short_description: Manage the logins of the site's registry
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Creates a random password for each account, and removes those of former accounts. A password stays until its account is removed.
+  - Creates a random password for each account, and removes those of former accounts. A password
+    stays until its account is removed.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -110,7 +111,10 @@ class Logins:
             former = json.loads(read_text(self.tokens) or "{}")
         except ValueError as error:
             self.module.fail_json(
-                msg="%s is damaged (%s). Restore it from a backup, or remove it: then all people get new passwords"
+                msg=(
+                    "%s is damaged (%s). Restore it from a backup, or remove it: then all people "
+                    "get new passwords"
+                )
                 % (self.tokens, error)
             )
         tokens = tokens_of(

@@ -11,11 +11,14 @@ short_description: Gather a host's InfiniBand and RoCE devices
 version_added: "0.2.0"
 description:
   - Reads devices, ports, GIDs and counters from C(/sys/class/infiniband), which needs no tool.
-  - If that cannot be read, and in a container, it runs C(ibstat), or C(ibv_devinfo) if that is missing, and adds the output of C(ibstatus) and C(ibdev2netdev).
-    These tools report no GIDs, counters or PCI data.
-  - A value that cannot be read is null. C(unavailable) of the device or port then has the reason or the original text.
-  - A host without devices, or without a loaded driver, is a result (RV(available=false), RV(cause), RV(fix)). The task fails only for invalid options and for
-    tool output that is truncated or unexpected.
+  - If that cannot be read, and in a container, it runs C(ibstat), or C(ibv_devinfo) if that is
+    missing, and adds the output of C(ibstatus) and C(ibdev2netdev). These tools report no GIDs,
+    counters or PCI data.
+  - A value that cannot be read is null. C(unavailable) of the device or port then has the reason or
+    the original text.
+  - A host without devices, or without a loaded driver, is a result (RV(available=false), RV(cause),
+    RV(fix)). The task fails only for invalid options and for tool output that is truncated or
+    unexpected.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -24,13 +27,15 @@ options:
     type: path
     default: /sys
   container:
-    description: Name or id of a running container. The tools run in it with C(docker exec), and the host's sysfs is not read.
+    description: Name or id of a running container. The tools run in it with C(docker exec), and the
+      host's sysfs is not read.
   timeout:
     default: 30
   network:
     description:
       - Fabric network as CIDR, or the networks of its rails.
-      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in these networks.
+      - If a RoCE port has several addresses, C(nccl_gid_index) is the index of the one in these
+        networks.
     type: list
     elements: str
   kernel_modules:
@@ -53,7 +58,8 @@ extends_documentation_fragment:
   - trainyard.gpu.attributes.info_module
   - trainyard.gpu.tool
 requirements:
-  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils), if sysfs cannot be read, and for O(container)
+  - C(ibstat) (infiniband-diags) or C(ibv_devinfo) (ibverbs-utils), if sysfs cannot be read, and for
+    O(container)
 """
 
 EXAMPLES = r"""
@@ -64,7 +70,8 @@ EXAMPLES = r"""
 
 - name: Report which ports are up
   ansible.builtin.debug:
-    msg: "{{ item.0.name }} port {{ item.1.port }}: {{ item.1.transport }}, {{ item.1.rate_gb_s }} Gb/s, {{ item.1.netdev }}"
+    msg: "{{ item.0.name }} port {{ item.1.port }}: {{ item.1.transport }}, {{ item.1.rate_gb_s }}
+      Gb/s, {{ item.1.netdev }}"
   loop: "{{ fabric.devices | subelements('ports') | selectattr('1.state', 'eq', 'active') }}"
 
 - name: Check that the training container sees eight devices
@@ -84,8 +91,10 @@ cause:
   description:
     - Why RV(available) is false, else null.
     - V(no_devices) - the host has neither a device nor an adapter.
-    - V(driver_not_loaded) - an adapter is on the PCI bus, but no driver has created a device for it.
-    - V(not_installed) - sysfs cannot be read, and neither C(ibstat) nor C(ibv_devinfo) is installed.
+    - V(driver_not_loaded) - an adapter is on the PCI bus, but no driver has created a device for
+      it.
+    - V(not_installed) - sysfs cannot be read, and neither C(ibstat) nor C(ibv_devinfo) is
+      installed.
     - V(tool_failed) - the tool ended with an error and described no device.
     - V(timeout) - the tool did not end within O(timeout).
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
@@ -103,12 +112,14 @@ source:
   returned: success
   sample: sysfs
 remarks:
-  description: Errors that a tool reported in addition to the devices, such as a device that it could not describe.
+  description: Errors that a tool reported in addition to the devices, such as a device that it
+    could not describe.
   type: list
   elements: str
   returned: success
 adapters:
-  description: InfiniBand and RoCE adapters on the host's PCI bus, with or without a driver. Empty with O(container).
+  description: InfiniBand and RoCE adapters on the host's PCI bus, with or without a driver. Empty
+    with O(container).
   type: list
   elements: dict
   returned: success
@@ -126,7 +137,8 @@ adapters:
       description: Its driver; empty if there is none.
       type: str
     infiniband:
-      description: Whether its PCI class is InfiniBand. An adapter set to Ethernet has another class.
+      description: Whether its PCI class is InfiniBand. An adapter set to Ethernet has another
+        class.
       type: bool
     devices:
       description: Names of its devices.
@@ -206,13 +218,16 @@ devices:
           description: V(infiniband), V(roce) or V(iwarp).
           type: str
         state:
-          description: V(down), V(init) (no subnet manager has set it up), V(armed), V(active), V(active_defer) or V(nop).
+          description: V(down), V(init) (no subnet manager has set it up), V(armed), V(active),
+            V(active_defer) or V(nop).
           type: str
         physical_state:
-          description: V(sleep), V(polling), V(disabled), V(training), V(link_up), V(link_error_recovery) or V(phy_test).
+          description: V(sleep), V(polling), V(disabled), V(training), V(link_up),
+            V(link_error_recovery) or V(phy_test).
           type: str
         rate_gb_s:
-          description: Rate in Gb/s (10^9 bits per second). For a port that is not active, it is the driver's default.
+          description: Rate in Gb/s (10^9 bits per second). For a port that is not active, it is the
+            driver's default.
           type: float
           sample: 400.0
         width:
@@ -264,30 +279,34 @@ devices:
         nccl_gid_index:
           description:
             - Index for C(NCCL_IB_GID_INDEX) with RoCE v2.
-            - It belongs to the port's only IPv4 address, or to the one in O(network), or to the IPv6 address if there is no IPv4 address. Null if several
-              match.
+            - It belongs to the port's only IPv4 address, or to the one in O(network), or to the
+              IPv6 address if there is no IPv4 address. Null if several match.
           type: int
           sample: 3
         counters:
           description:
-            - Counters since the driver was loaded or the counters were reset - xmit_bytes, rcv_bytes, xmit_packets, rcv_packets, unicast_xmit_packets,
-              unicast_rcv_packets, multicast_xmit_packets, multicast_rcv_packets.
+            - Counters since the driver was loaded or the counters were reset - xmit_bytes,
+              rcv_bytes, xmit_packets, rcv_packets, unicast_xmit_packets, unicast_rcv_packets,
+              multicast_xmit_packets, multicast_rcv_packets.
             - Bytes are the kernel's C(port_xmit_data) and C(port_rcv_data) times 4.
             - A 32-bit counter that has reached its maximum is null.
           type: dict
         errors:
-          description: The port's error counters by the kernel's names, as far as it has them. Some have 8 or 16 bits and stay at their maximum.
+          description: The port's error counters by the kernel's names, as far as it has them. Some
+            have 8 or 16 bits and stay at their maximum.
           type: dict
           sample: {symbol_error: 0, link_downed: 1}
         hw_counters:
-          description: The vendor's counters of loss, retries and congestion by their names, as far as the port has them.
+          description: The vendor's counters of loss, retries and congestion by their names, as far
+            as the port has them.
           type: dict
           sample: {out_of_sequence: 0, np_cnp_sent: 12}
         pfc:
           description:
-            - Of RoCE, if the driver counts them, as C(ethtool -S) shows - frames of priority flow control (C(rx_pause), C(tx_pause)), packets lost with it
-              (C(discards)), and how often the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the driver was loaded, as far as
-              the driver counts them.
+            - Of RoCE, if the driver counts them, as C(ethtool -S) shows - frames of priority flow
+              control (C(rx_pause), C(tx_pause)), packets lost with it (C(discards)), and how often
+              the adapter had to stop its own pauses (C(storms)). Sums of all priorities since the
+              driver was loaded, as far as the driver counts them.
           type: dict
           version_added: "0.4.0"
           sample: {rx_pause: 1204, tx_pause: 0, discards: 0, storms: 0}
@@ -296,17 +315,22 @@ devices:
           type: dict
           sample: {nccl_gid_index: only RoCE needs one}
 ofed:
-  description: The vendor's drivers and tools, as C(ofed_info) names them; empty if there are none, and with O(container).
+  description: The vendor's drivers and tools, as C(ofed_info) names them; empty if there are none,
+    and with O(container).
   type: str
   returned: success
   sample: MLNX_OFED_LINUX-5.8-3.0.7.0
 gpudirect:
   description:
-    - What decides whether adapters read the memory of GPUs directly (GPUDirect RDMA). Empty with O(container).
-    - C(peer_memory) tells whether the kernel has nvidia-peermem, C(dma_buf) whether kernel and driver can do it by DMA-BUF.
-    - C(redirected) has the ports of PCIe switches above GPUs and adapters whose Access Control Services send it up to the root, C(translated) the GPUs and
-      adapters whose addresses an IOMMU translates.
-    - C(gpu_numa_nodes) has the NUMA node of each GPU by its PCI address, as far as the firmware reports it.
+    - What decides whether adapters read the memory of GPUs directly (GPUDirect RDMA). Empty with
+      O(container).
+    - C(peer_memory) tells whether the kernel has nvidia-peermem, C(dma_buf) whether kernel and
+      driver can do it by DMA-BUF.
+    - C(redirected) has the ports of PCIe switches above GPUs and adapters whose Access Control
+      Services send it up to the root, C(translated) the GPUs and adapters whose addresses an IOMMU
+      translates.
+    - C(gpu_numa_nodes) has the NUMA node of each GPU by its PCI address, as far as the firmware
+      reports it.
   type: dict
   returned: success
   sample: {peer_memory: true, dma_buf: false, redirected: [], translated: [], gpu_numa_nodes: {"0000:1b:00.0": 0}}
@@ -381,9 +405,17 @@ LINKS = ["device", "device/driver", "device/physfn"]
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 FIXES = {
-    "no_devices": "nothing to do on a host without InfiniBand or RoCE. Otherwise check whether 'lspci' lists the adapter",
-    "driver_not_loaded": "load the driver ('modprobe mlx5_ib' for adapters of driver mlx5_core), and check 'dmesg' for messages about the adapter",
-    "not_installed": "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs",
+    "no_devices": (
+        "nothing to do on a host without InfiniBand or RoCE. Otherwise check whether 'lspci' lists "
+        "the adapter"
+    ),
+    "driver_not_loaded": (
+        "load the driver ('modprobe mlx5_ib' for adapters of driver mlx5_core), and check 'dmesg' "
+        "for messages about the adapter"
+    ),
+    "not_installed": (
+        "install infiniband-diags or ibverbs-utils there, or let the module read the host's sysfs"
+    ),
     "tool_failed": "run it manually there, and check whether /dev/infiniband exists",
     "timeout": "find out what the tool waits for ('dmesg | grep mlx'), or raise 'timeout'",
     "container_not_running": "start the container",
@@ -437,7 +469,9 @@ class Sysfs:
         return {os.path.basename(path) for path in found}
 
     def read_interfaces(self) -> None:
-        """Read the state of the device's interfaces, and of those of its addresses, such as a bond."""
+        """Read the state of the device's interfaces, and of those of its addresses, such as
+        a bond.
+        """
         names = {text.strip() for path, text in self.texts.items() if "/gid_attrs/ndevs/" in path}
         for name in self.interfaces() | names:
             for file in ("operstate", "bonding/slaves"):
@@ -489,7 +523,10 @@ class Tools:
         except _infiniband.ParseError as error:
             if not run.rc:
                 self.module.fail_json(
-                    msg="%s. Run it on the host. If its output is complete, report it as a fault of the collection"
+                    msg=(
+                        "%s. Run it on the host. If its output is complete, report it as a fault "
+                        "of the collection"
+                    )
                     % error,
                     rc=run.rc,
                     stdout=run.stdout,
@@ -565,7 +602,10 @@ class Host:
             return {name: package["version"] for name, package in parse_installed(listed).items()}
         except ParseError as error:
             self.module.fail_json(
-                msg="the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists"
+                msg=(
+                    "the output of dpkg-query cannot be parsed: %s. Run 'dpkg --audit' on the "
+                    "host, and repair what it lists"
+                )
                 % error
             )
 

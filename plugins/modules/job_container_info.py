@@ -8,10 +8,11 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: job_container_info
 short_description: Gather what jobs in rootless containers need from a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns in one run the host's part of the input of decision C(job_container_plan) - packages, devices, file systems, subordinate IDs, podman's
-    configuration, the image store, the firewall of jobs, images of the Docker engine and the record of the role.
+  - Returns in one run the host's part of the input of decision C(job_container_plan) - packages,
+    devices, file systems, subordinate IDs, podman's configuration, the image store, the firewall of
+    jobs, images of the Docker engine and the record of the role.
   - A host without podman or Docker is a result, not a failure.
 options:
   storage:
@@ -103,7 +104,8 @@ store_options:
   sample: [rw, nosuid, nodev, relatime]
 store_is_clean:
   version_added: "0.4.0"
-  description: Whether all layers of O(store) have been cleaned of what would give rights on the host. A missing store is clean.
+  description: Whether all layers of O(store) have been cleaned of what would give rights on the
+    host. A missing store is clean.
   returned: success
   type: bool
 share_is_mount:
@@ -131,7 +133,8 @@ npu_control_nodes:
   type: list
   elements: str
 npu_groups:
-  description: Numbers of NPUs by group, if a job has to stay within one group or have all of them. Empty for chips without groups.
+  description: Numbers of NPUs by group, if a job has to stay within one group or have all of them.
+    Empty for chips without groups.
   returned: success
   type: list
   elements: list
@@ -155,7 +158,8 @@ firewall:
       description: Why nft cannot load such a table. It is empty if it can, or is not installed.
       type: str
     fault:
-      description: How the table that the kernel has differs from the one that was loaded last. Empty if it does not.
+      description: How the table that the kernel has differs from the one that was loaded last.
+        Empty if it does not.
       type: str
       sample: not loaded
     active:
@@ -199,12 +203,14 @@ docker_images:
   returned: success
   type: dict
 podman_candidate:
-  description: Version of podman that apt would install. Empty if one is installed, or if podman is not among O(packages).
+  description: Version of podman that apt would install. Empty if one is installed, or if podman is
+    not among O(packages).
   returned: success
   type: str
   version_added: "0.4.0"
 files:
-  description: SHA-256 checksums of the existing files among O(files), and of the unit that mounts O(store).
+  description: SHA-256 checksums of the existing files among O(files), and of the unit that mounts
+    O(store).
   returned: success
   type: dict
 texts:

@@ -10,8 +10,10 @@ module: job_log_info
 short_description: Find the causes of a failure in the log of a job
 version_added: "0.4.0"
 description:
-  - Searches a log for messages of drivers, CUDA, NCCL, PyTorch, launchers, containers, Slurm and storage, and says what they mean and what to do.
-  - U(https://github.com/trainyard/gpu/blob/main/docs/errors.md) lists the messages. The job may have run anywhere.
+  - Searches a log for messages of drivers, CUDA, NCCL, PyTorch, launchers, containers, Slurm and
+    storage, and says what they mean and what to do.
+  - U(https://github.com/trainyard/gpu/blob/main/docs/errors.md) lists the messages. The job may
+    have run anywhere.
   - Of a log of more than 32 MiB, the first and the last 16 MiB are searched.
 options:
   log:
@@ -35,7 +37,8 @@ EXAMPLES = r"""
 
 - name: Report the first cause
   ansible.builtin.debug:
-    msg: "line {{ job_log.causes[0].line_number }}: {{ job_log.causes[0].cause }}. {{ job_log.causes[0].fix }}"
+    msg: "line {{ job_log.causes[0].line_number }}: {{ job_log.causes[0].cause }}. {{
+      job_log.causes[0].fix }}"
   when: job_log.causes != []
 """
 
@@ -43,20 +46,22 @@ RETURN = r"""
 causes:
   description:
     - What was wrong, the first cause first. Empty if the log has no known message.
-    - Messages that only say that something failed are returned if the log has no cause. Messages that follow from another failure are returned if it has
-      nothing else.
+    - Messages that only say that something failed are returned if the log has no cause. Messages
+      that follow from another failure are returned if it has nothing else.
   returned: success
   type: list
   elements: dict
   contains:
     id:
-      description: Title of the message in U(https://github.com/trainyard/gpu/blob/main/docs/errors.md). It is never renamed.
+      description: Title of the message in
+        U(https://github.com/trainyard/gpu/blob/main/docs/errors.md). It is never renamed.
       type: str
       sample: worker_out_of_shared_memory
     cause:
       description: What is wrong.
       type: str
-      sample: /dev/shm of the container is full. Workers of a data loader pass their batches through it
+      sample: /dev/shm of the container is full. Workers of a data loader pass their batches through
+        it
     fix:
       description: What the person whose job it was does about it, in the words of a job file.
       type: str
@@ -73,7 +78,8 @@ causes:
       type: int
 lines:
   description:
-    - If no message in RV(causes) is a cause, the first lines of a rank that look like one. Empty otherwise.
+    - If no message in RV(causes) is a cause, the first lines of a rank that look like one. Empty
+      otherwise.
     - Without a known message and without such a line, the last lines of the log.
   returned: success
   type: list
@@ -109,7 +115,10 @@ def main() -> None:
                 log = read_log(stream)
     except OSError as error:
         module.fail_json(
-            msg=f"log_file: {path}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
+            msg=(
+                f"log_file: {path}: {error.strerror}. Give the path of a log on this host, or its "
+                "text in 'log'"
+            )
         )
     module.exit_json(changed=False, **answer(log))
 

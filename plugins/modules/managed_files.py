@@ -11,24 +11,27 @@ short_description: Manage many files, directories and links in one run
 version_added: "0.1.0"
 description:
   - Compares every entry of O(files) and O(absent) with the host, and changes only what differs.
-  - One run handles all files of a role. M(ansible.builtin.copy), M(ansible.builtin.template) and M(ansible.builtin.file) need one run (0.2 s to 0.4 s over ssh)
-    per file.
-  - All new contents are validated before the first file is replaced. One invalid file leaves all files unchanged.
+  - One run handles all files of a role. M(ansible.builtin.copy), M(ansible.builtin.template) and
+    M(ansible.builtin.file) need one run (0.2 s to 0.4 s over ssh) per file.
+  - All new contents are validated before the first file is replaced. One invalid file leaves all
+    files unchanged.
   - A file is replaced by rename, never truncated and rewritten.
 author:
   - trainyard maintainers (@trainyard)
 options:
   files:
     description:
-      - Files, directories and links in the order in which they are created. List directories before their content.
+      - Files, directories and links in the order in which they are created. List directories before
+        their content.
       - Required unless O(absent) is given.
   absent:
     description:
-      - Absolute paths of files, links and directories to remove, in this order and before O(files). List directories after their content. A directory that
-        still has content stays, because its content is not the caller's.
+      - Absolute paths of files, links and directories to remove, in this order and before O(files).
+        List directories after their content. A directory that still has content stays, because its
+        content is not the caller's.
     type: list
     elements: path
-    version_added: "0.3.0"
+    version_added: "0.4.0"
 extends_documentation_fragment:
   - trainyard.gpu.attributes
   - trainyard.gpu.files

@@ -10,7 +10,8 @@ module: monitoring_info
 short_description: Gather what monitoring has on a host
 version_added: "0.4.0"
 description:
-  - Returns in one run what role C(monitoring) needs to plan a host - packages, units, the certificate and ports.
+  - Returns in one run what role C(monitoring) needs to plan a host - packages, units, the
+    certificate and ports.
   - What is missing is a result, not a failure.
 options:
   packages:
@@ -28,11 +29,13 @@ options:
     type: dict
     required: true
   folder:
-    description: Absolute path of the folder with the host's certificate C(host.pem), its key C(host.key) and the authority C(ca.pem).
+    description: Absolute path of the folder with the host's certificate C(host.pem), its key
+      C(host.key) and the authority C(ca.pem).
     type: path
     required: true
   authority:
-    description: Absolute path of the certificate of the authority on its own host. Empty on other hosts.
+    description: Absolute path of the certificate of the authority on its own host. Empty on other
+      hosts.
     type: str
     default: ""
   trusted:
@@ -108,7 +111,8 @@ packages:
   type: dict
 units:
   description:
-    - State of each of O(units). C(active), C(enabled), and C(loaded), whether the running service has loaded the files as they are now.
+    - State of each of O(units). C(active), C(enabled), and C(loaded), whether the running service
+      has loaded the files as they are now.
   returned: success
   type: dict
 certificate:
@@ -117,7 +121,8 @@ certificate:
   type: list
   elements: str
 authority:
-  description: SHA-256 of the public key of the authority that the host trusts, empty if there is none.
+  description: SHA-256 of the public key of the authority that the host trusts, empty if there is
+    none.
   returned: success
   type: str
 signer:

@@ -10,14 +10,17 @@ module: monitoring_proof
 short_description: Check that Prometheus reads all hosts, and nobody else
 version_added: "0.4.0"
 description:
-  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old their metrics are. Sends a test alert to Alertmanager,
-    as Prometheus does, and asks whether it has arrived. The alert ends after ten seconds and has no receiver. Check mode sends none.
-  - Connects to each daemon as the user nobody without a certificate, and with the certificate of a host, and tells which of them answer. None should.
-    Tells the keys and values that nobody can read, too.
+  - Asks Prometheus on its host, with the certificate of a client, which hosts it reads and how old
+    their metrics are. Sends a test alert to Alertmanager, as Prometheus does, and asks whether it
+    has arrived. The alert ends after ten seconds and has no receiver. Check mode sends none.
+  - Connects to each daemon as the user nobody without a certificate, and with the certificate of a
+    host, and tells which of them answer. None should. Tells the keys and values that nobody can
+    read, too.
   - What does not answer is a result, not a failure.
 options:
   folder:
-    description: Absolute path of the folder with C(ca.pem), C(client.pem), C(client.key), C(host.pem) and C(host.key).
+    description: Absolute path of the folder with C(ca.pem), C(client.pem), C(client.key),
+      C(host.pem) and C(host.key).
     type: path
     required: true
   hosts:
@@ -35,7 +38,8 @@ options:
         type: str
         required: true
   address:
-    description: Address of this host in the cluster network, on which neither Prometheus nor Alertmanager listens.
+    description: Address of this host in the cluster network, on which neither Prometheus nor
+      Alertmanager listens.
     type: str
     required: true
   port:
@@ -47,11 +51,13 @@ options:
     type: bool
     default: true
   has_scheduler:
-    description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of jobs.
+    description: Whether Slurm's commands are on this host, and prolog and epilog mark the GPUs of
+      jobs.
     type: bool
     default: false
   counts:
-    description: The number of GPUs that the driver of each host counts, by its name. Hosts that are not named are not compared.
+    description: The number of GPUs that the driver of each host counts, by its name. Hosts that are
+      not named are not compared.
     type: dict
     default: {}
   interval:
@@ -60,8 +66,8 @@ options:
     default: 15
   positions:
     description:
-      - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts them. Of jobs on other hosts only the number of GPUs is
-        compared.
+      - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts
+        them. Of jobs on other hosts only the number of GPUs is compared.
     type: dict
     default: {}
   timeout:
@@ -109,12 +115,14 @@ stale:
   type: list
   elements: str
 open:
-  description: Daemons that answer without a certificate of a client, ports that should be closed, and files that everybody can read.
+  description: Daemons that answer without a certificate of a client, ports that should be closed,
+    and files that everybody can read.
   returned: success
   type: list
   elements: str
 jobs:
-  description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without O(has_scheduler).
+  description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without
+    O(has_scheduler).
   returned: success
   type: list
   elements: str
@@ -123,7 +131,8 @@ jobs_error:
   returned: success
   type: str
 alerts:
-  description: Why alerts do not reach Alertmanager, empty if they do. In check mode, only whether Prometheus knows it and it answers.
+  description: Why alerts do not reach Alertmanager, empty if they do. In check mode, only whether
+    Prometheus knows it and it answers.
   returned: success
   type: str
 receivers:
@@ -240,7 +249,9 @@ class Proof:
         return json.loads(self.get(LOOPBACK, PROMETHEUS, path))
 
     def answers_without(self, address, port, certificate=""):
-        """Return whether a daemon gives an answer to somebody who has no certificate of a client."""
+        """Return whether a daemon gives an answer to somebody who has no certificate of a
+        client.
+        """
         try:
             self.get(address, port, "/metrics", certificate)
         except (OSError, http.client.HTTPException):

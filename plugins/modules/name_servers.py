@@ -10,13 +10,15 @@ module: name_servers
 short_description: Configure a site's name servers on a host
 version_added: "0.2.0"
 description:
-  - On hosts with systemd-resolved they are written to a drop-in. On other hosts they are inserted before the entries of C(/etc/resolv.conf).
+  - On hosts with systemd-resolved they are written to a drop-in. On other hosts they are inserted
+    before the entries of C(/etc/resolv.conf).
   - Existing entries stay. If O(servers) is empty, only they remain.
 author:
   - trainyard maintainers (@trainyard)
 options:
   servers:
-    description: Addresses in the order of their use. If empty, the entries of an earlier run are removed.
+    description: Addresses in the order of their use. If empty, the entries of an earlier run are
+      removed.
     type: list
     elements: str
     required: true
@@ -50,7 +52,8 @@ by:
   returned: success
   type: str
 rewritten_by:
-  description: Target of the link if another program manages resolv.conf; empty if it is a plain file. That program may overwrite the entries.
+  description: Target of the link if another program manages resolv.conf; empty if it is a plain
+    file. That program may overwrite the entries.
   returned: success
   type: str
 """
@@ -98,7 +101,8 @@ def restart_resolved(module, path):
     rc, stdout, stderr = module.run_command([systemctl, "restart", "systemd-resolved.service"])
     if rc:
         module.fail_json(
-            msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl --unit=systemd-resolved' on the host, "
+            msg="systemd-resolved does not start with %s: %s. Find the cause with 'journalctl "
+            "--unit=systemd-resolved' on the host, "
             "correct it, and run this again" % (path, (stderr or stdout).strip())
         )
 

@@ -10,17 +10,24 @@ module: nccl_all_reduce
 short_description: Measure and judge NCCL's all-reduce over GPUs and hosts
 version_added: "0.2.0"
 description:
-  - Runs C(all_reduce_perf) of nccl-tests, or reads a log of it (O(log), O(log_file)), and returns the measurement and whether it is valid.
-  - RV(passed) is true only for a complete run with checked and correct results, in which all ranks took part and which reached the requested bandwidth.
-    RV(judged) lists what was judged, RV(reasons) every objection with a fix.
-  - Logs of every layout since 2015 are accepted, also with a rank's tag or a container's name before each line, without C(#), and with lines of NCCL and of
-    launchers in between. The tool's JSON is accepted too, and a run uses it if its nccl-tests can write it.
-  - Inconsistent figures are rejected. The bandwidths must match size, time and number of ranks, and the average must match the rows.
-  - A log has no exit code, so its lines must show that the run was not aborted. Any line is allowed above the table. Between the rows, only lines of NCCL, UCX,
-    libfabric and late warnings of Open MPI are allowed. Below the summary, lines of shells, launchers, schedulers, Kubernetes, compose and CI systems about a
-    successful job are allowed as well. Any other line, or an exit code other than 0, is V(unexpected_output).
-  - A tool that is missing or hangs, and failing GPUs and links, are results. The task fails for invalid options, for more GPUs than the host has, and for text
-    that is not output of all_reduce_perf.
+  - Runs C(all_reduce_perf) of nccl-tests, or reads a log of it (O(log), O(log_file)), and returns
+    the measurement and whether it is valid.
+  - RV(passed) is true only for a complete run with checked and correct results, in which all ranks
+    took part and which reached the requested bandwidth. RV(judged) lists what was judged,
+    RV(reasons) every objection with a fix.
+  - Logs of every layout since 2015 are accepted, also with a rank's tag or a container's name
+    before each line, without C(#), and with lines of NCCL and of launchers in between. The tool's
+    JSON is accepted too, and a run uses it if its nccl-tests can write it.
+  - Inconsistent figures are rejected. The bandwidths must match size, time and number of ranks, and
+    the average must match the rows.
+  - A log has no exit code, so its lines must show that the run was not aborted. Any line is allowed
+    above the table. Between the rows, only lines of NCCL, UCX, libfabric and late warnings of Open
+    MPI are allowed. Below the summary, lines of shells, launchers, schedulers, Kubernetes, compose
+    and CI systems about a successful job are allowed as well. Any other line, or an exit code other
+    than 0, is V(unexpected_output).
+  - A tool that is missing or hangs, and failing GPUs and links, are results. The task fails for
+    invalid options, for more GPUs than the host has, and for text that is not output of
+    all_reduce_perf.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -43,7 +50,8 @@ options:
     choices: [direct, mpirun_per_host, mpirun_per_gpu]
     default: direct
   hosts:
-    description: Addresses of the hosts for C(mpirun), in the order of their ranks. The first is the host of this task.
+    description: Addresses of the hosts for C(mpirun), in the order of their ranks. The first is the
+      host of this task.
     type: list
     elements: str
     default: []
@@ -53,18 +61,22 @@ options:
     default: 12345
   mpi_network:
     description:
-      - Network (CIDR) or interface for C(mpirun)'s own traffic, the same on all hosts. Set the one for NCCL in O(environment).
-      - Open MPI 5.0.7 warns of a network and uses all interfaces for its daemons. There, only an interface name restricts them.
+      - Network (CIDR) or interface for C(mpirun)'s own traffic, the same on all hosts. Set the one
+        for NCCL in O(environment).
+      - Open MPI 5.0.7 warns of a network and uses all interfaces for its daemons. There, only an
+        interface name restricts them.
     type: str
   mpirun:
     description: Name on the PATH, or path, of C(mpirun) (Open MPI) where it runs.
     type: str
     default: mpirun
   executable:
-    description: Name on the PATH, or path, of C(all_reduce_perf) where it runs, the same on all hosts.
+    description: Name on the PATH, or path, of C(all_reduce_perf) where it runs, the same on all
+      hosts.
     default: all_reduce_perf
   environment:
-    description: Environment variables of all ranks, such as C(NCCL_DEBUG), which RV(transports) needs.
+    description: Environment variables of all ranks, such as C(NCCL_DEBUG), which RV(transports)
+      needs.
     type: dict
     default: {}
   min_bytes:
@@ -90,10 +102,12 @@ options:
   timeout:
     default: 600
   expected_ranks:
-    description: Number of ranks that must have taken part, 2 or more. For a run the default is all GPUs of all hosts.
+    description: Number of ranks that must have taken part, 2 or more. For a run the default is all
+      GPUs of all hosts.
     type: int
   expected_hosts:
-    description: Number of hosts that must have taken part. For a run the default is all of O(hosts).
+    description: Number of hosts that must have taken part. For a run the default is all of
+      O(hosts).
     type: int
   min_busbw_gb_s:
     description:
@@ -102,7 +116,8 @@ options:
     type: float
   judge_from_bytes:
     description:
-      - Smallest size of the judged rows, such as V(256M). Small sizes show the latency and not the bandwidth.
+      - Smallest size of the judged rows, such as V(256M). Small sizes show the latency and not the
+        bandwidth.
       - By default only the largest size is judged.
     type: str
 extends_documentation_fragment:
@@ -158,7 +173,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 available:
-  description: Whether there is anything to judge - the tool was found and ended, or a log was given.
+  description: Whether there is anything to judge - the tool was found and ended, or a log was
+    given.
   type: bool
   returned: success
   sample: true
@@ -174,28 +190,34 @@ cause:
   returned: success
   sample: not_installed
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if
+    RV(available) is true.
   type: str
   returned: success
-  sample: "build nccl-tests, or set its all_reduce_perf in 'executable'. It said: all_reduce_perf: not found"
+  sample: "build nccl-tests, or set its all_reduce_perf in 'executable'. It said: all_reduce_perf:
+    not found"
 passed:
-  description: Whether RV(complete) is true, the results are correct, and everything in RV(judged) was met.
+  description: Whether RV(complete) is true, the results are correct, and everything in RV(judged)
+    was met.
   type: bool
   returned: success
   sample: true
 complete:
-  description: Whether the output is one whole run with rows for all requested sizes and the summary.
+  description: Whether the output is one whole run with rows for all requested sizes and the
+    summary.
   type: bool
   returned: success
   sample: true
 judged:
-  description: What was judged - V(complete), V(correct), and if requested V(ranks), V(hosts) and V(bandwidth).
+  description: What was judged - V(complete), V(correct), and if requested V(ranks), V(hosts) and
+    V(bandwidth).
   type: list
   elements: str
   returned: success
   sample: [complete, correct, ranks]
 reasons:
-  description: All objections to RV(passed). Recognised errors come first, causes before what follows from them.
+  description: All objections to RV(passed). Recognised errors come first, causes before what
+    follows from them.
   type: list
   elements: dict
   returned: success
@@ -203,10 +225,13 @@ reasons:
     id:
       description:
         - Name of the reason. It is never renamed.
-        - Of the run - V(no_all_reduce), V(no_table), V(no_summary), V(rows_missing), V(damaged_rows), V(several_runs), V(mpi_not_built), V(later_run),
-          V(one_rank), V(nothing_moved), V(shared_gpu), V(not_checked), V(wrong_values), V(below_environment), V(unexpected_output), V(exit_code).
+        - Of the run - V(no_all_reduce), V(no_table), V(no_summary), V(rows_missing),
+          V(damaged_rows), V(several_runs), V(mpi_not_built), V(later_run), V(one_rank),
+          V(nothing_moved), V(shared_gpu), V(not_checked), V(wrong_values), V(below_environment),
+          V(unexpected_output), V(exit_code).
         - Of the requirements - V(ranks), V(hosts), V(bandwidth), V(no_large_rows).
-        - Of errors in the output - a title of U(https://github.com/trainyard/gpu/blob/main/docs/errors.md), such as V(duplicate_gpu).
+        - Of errors in the output - a title of
+          U(https://github.com/trainyard/gpu/blob/main/docs/errors.md), such as V(duplicate_gpu).
         - Of RV(cause) - the same value.
       type: str
     cause:
@@ -223,12 +248,14 @@ reasons:
       type: str
   sample:
     - id: mpi_not_built
-      cause: "2 runs of one rank each wrote at the same time: they are independent, and nothing was moved between GPUs"
+      cause: "2 runs of one rank each wrote at the same time: they are independent, and nothing was
+        moved between GPUs"
       fix: build nccl-tests with MPI=1, and start it with the mpirun of that very MPI
       source: null
       line: null
 remarks:
-  description: Lines that are no objection to RV(passed), but report a fault of a port or a detour of the data.
+  description: Lines that are no objection to RV(passed), but report a fault of a port or a detour
+    of the data.
   type: list
   elements: dict
   returned: success
@@ -272,8 +299,10 @@ rows:
       type: int
     out_of_place:
       description:
-        - Result in another buffer - time_us (microseconds), algbw_gb_s and busbw_gb_s (GB/s), wrong (number of wrong values, null if they were not checked).
-        - In layouts that print the largest difference, error has that difference, and wrong is 1 if nccl-tests rejects it.
+        - Result in another buffer - time_us (microseconds), algbw_gb_s and busbw_gb_s (GB/s), wrong
+          (number of wrong values, null if they were not checked).
+        - In layouts that print the largest difference, error has that difference, and wrong is 1 if
+          nccl-tests rejects it.
       type: dict
     in_place:
       description: Result in the same buffer, with the same keys.
@@ -287,7 +316,8 @@ rows:
       out_of_place: {time_us: 11591.0, algbw_gb_s: 46.32, busbw_gb_s: 46.32, wrong: 0}
       in_place: {time_us: 11556.7, algbw_gb_s: 46.46, busbw_gb_s: 46.46, wrong: 0}
 avg_busbw_gb_s:
-  description: Average over all sizes as printed by the tool, in GB/s; null if it printed none. Small sizes lower it.
+  description: Average over all sizes as printed by the tool, in GB/s; null if it printed none.
+    Small sizes lower it.
   type: float
   returned: success
   sample: 43.6076
@@ -297,7 +327,8 @@ max_busbw_gb_s:
   returned: success
   sample: 46.46
 judged_busbw_gb_s:
-  description: Average over the rows selected by O(judge_from_bytes), in GB/s. It is compared with O(min_busbw_gb_s).
+  description: Average over the rows selected by O(judge_from_bytes), in GB/s. It is compared with
+    O(min_busbw_gb_s).
   type: float
   returned: success
   sample: 46.39
@@ -319,12 +350,14 @@ hosts:
   returned: success
   sample: 2
 gpus:
-  description: Number of GPUs that they used; null if the log does not show it. Less than RV(ranks) if ranks shared a GPU.
+  description: Number of GPUs that they used; null if the log does not show it. Less than RV(ranks)
+    if ranks shared a GPU.
   type: int
   returned: success
   sample: 2
 devices:
-  description: The ranks - rank, host, device, bus_id, name. A JSON document has only the first GPU of each process.
+  description: The ranks - rank, host, device, bus_id, name. A JSON document has only the first GPU
+    of each process.
   type: list
   elements: dict
   returned: success
@@ -335,7 +368,8 @@ nccl_version:
   sample: 2.29.2
 transports:
   description:
-    - Transports between ranks in NCCL's log, without the adapter's number - V(NET/IB), V(NET/Socket), V(NET/AWS Libfabric), V(P2P/CUMEM), V(SHM/direct) ...
+    - Transports between ranks in NCCL's log, without the adapter's number - V(NET/IB),
+      V(NET/Socket), V(NET/AWS Libfabric), V(P2P/CUMEM), V(SHM/direct) ...
     - Empty without C(NCCL_DEBUG=INFO). V(NET/IB) is RDMA over InfiniBand or RoCE.
   type: list
   elements: str
@@ -343,15 +377,17 @@ transports:
   sample: [NET/IB, P2P/CUMEM]
 over_rdma:
   description:
-    - What NCCL's log names of connections over InfiniBand or RoCE, by host as it is named in the log. The name is empty if lines have none. Hosts without such
-      connections are not named.
-    - C(gpudirect) tells whether any reads the memory of GPUs directly (C(GDRDMA)), C(devices) has the numbers of the network devices in use.
+    - What NCCL's log names of connections over InfiniBand or RoCE, by host as it is named in the
+      log. The name is empty if lines have none. Hosts without such connections are not named.
+    - C(gpudirect) tells whether any reads the memory of GPUs directly (C(GDRDMA)), C(devices) has
+      the numbers of the network devices in use.
   type: dict
   returned: success
   version_added: "0.4.0"
   sample: {server-a: {gpudirect: true, devices: [0, 1]}}
 other_collectives:
-  description: Other tests in the same log, and later runs of this test - name, complete, rows, avg_busbw_gb_s, max_busbw_gb_s, out_of_bounds.
+  description: Other tests in the same log, and later runs of this test - name, complete, rows,
+    avg_busbw_gb_s, max_busbw_gb_s, out_of_bounds.
   type: list
   elements: dict
   returned: success
@@ -384,9 +420,15 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 )
 
 FIXES = {
-    "not_installed": "build nccl-tests, or set its all_reduce_perf in 'executable' (and Open MPI's mpirun in 'mpirun')",
+    "not_installed": (
+        "build nccl-tests, or set its all_reduce_perf in 'executable' (and Open MPI's mpirun in "
+        "'mpirun')"
+    ),
     "library_missing": "install it, or add its folder to LD_LIBRARY_PATH where the ranks run",
-    "timeout": "find the host or link that hangs (run it on each host alone, then on pairs), or raise 'timeout'",
+    "timeout": (
+        "find the host or link that hangs (run it on each host alone, then on pairs), or raise "
+        "'timeout'"
+    ),
     "container_not_running": "start container {container}",
     "engine_unavailable": "install and start Docker on this host, and run the task as root",
 }
@@ -429,7 +471,10 @@ def check_numbers(module):
     ):
         if params[name] is None:
             module.fail_json(
-                msg=f"{name} is missing: set the number of GPUs per host that take part in the run, or give a log in 'log' or 'log_file'"
+                msg=(
+                    f"{name} is missing: set the number of GPUs per host that take part in the "
+                    "run, or give a log in 'log' or 'log_file'"
+                )
             )
         if params[name] < least:
             module.fail_json(msg=f"{name}: '{params[name]}' is too small; set {least} or more")
@@ -446,12 +491,18 @@ def check_words(module):
     for name in params["environment"]:
         if not re.match(r"[A-Za-z_]\w*$", name):
             module.fail_json(
-                msg=f"environment: '{name}' is not a valid variable name; use letters, digits and underscores"
+                msg=(
+                    f"environment: '{name}' is not a valid variable name; use letters, digits and "
+                    "underscores"
+                )
             )
     for host in params["hosts"]:
         if not re.match(r"[A-Za-z0-9][\w.-]*$", host):
             module.fail_json(
-                msg=f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as gpu-a or 10.0.0.11"
+                msg=(
+                    f"hosts: '{host}' is not a valid host name or IPv4 address; use one such as "
+                    "gpu-a or 10.0.0.11"
+                )
             )
 
 
@@ -475,7 +526,10 @@ def check(module):
         )
     if params["gpus"] * max(1, len(params["hosts"])) < 2:
         module.fail_json(
-            msg="gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several hosts with mpirun"
+            msg=(
+                "gpus: '1' GPU has no other to exchange data with; set 2 or more, or use several "
+                "hosts with mpirun"
+            )
         )
     try:
         least, most = (parse_size(params[name], name) for name in ("min_bytes", "max_bytes"))
@@ -483,7 +537,10 @@ def check(module):
         module.fail_json(msg=str(error))
     if least > most:
         module.fail_json(
-            msg=f"min_bytes: '{params['min_bytes']}' is larger than max_bytes '{params['max_bytes']}'; set a smaller or equal size"
+            msg=(
+                f"min_bytes: '{params['min_bytes']}' is larger than max_bytes "
+                f"'{params['max_bytes']}'; set a smaller or equal size"
+            )
         )
     return least, most
 
@@ -583,7 +640,10 @@ def judge(module, bounds):
                 text = stream.read()
         except OSError as error:
             module.fail_json(
-                msg=f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or its text in 'log'"
+                msg=(
+                    f"log_file: {where}: {error.strerror}. Give the path of a log on this host, or "
+                    "its text in 'log'"
+                )
             )
     try:
         told = answer(text, bounds=bounds)
@@ -644,7 +704,8 @@ def run(module, bounds):
         told = answer(output, document, done.rc, bounds)
     except ParseError as error:
         module.fail_json(
-            msg=f"{params['executable']} ended with exit code 0, but this isn't what all_reduce_perf prints: {error}. Set executable to "
+            msg=f"{params['executable']} ended with exit code 0, but this isn't what "
+            f"all_reduce_perf prints: {error}. Set executable to "
             "all_reduce_perf of nccl-tests",
             stdout=printed,
             stderr=done.stderr,
@@ -653,7 +714,10 @@ def run(module, bounds):
     if "too_many_gpus" in by_id:
         reason = by_id["too_many_gpus"]
         module.fail_json(
-            msg=f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: {reason['line']}",
+            msg=(
+                f"gpus: {params['gpus']}: {reason['cause']}. {reason['fix']}. It said: "
+                f"{reason['line']}"
+            ),
             output=output,
             command=command,
         )

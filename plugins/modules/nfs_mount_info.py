@@ -10,8 +10,10 @@ module: nfs_mount_info
 short_description: Gather a host's NFS mounts
 version_added: "0.2.0"
 description:
-  - Returns for each requested mount what is mounted there, whether it answers, and the state of its systemd units.
-  - Access to a mount hangs if its server does not answer. This module accesses mounts in separate processes and gives up after O(timeout).
+  - Returns for each requested mount what is mounted there, whether it answers, and the state of its
+    systemd units.
+  - Access to a mount hangs if its server does not answer. This module accesses mounts in separate
+    processes and gives up after O(timeout).
   - Also returns the mounts that role C(trainyard.gpu.nfs_client) has configured on the host.
 options:
   mounts:
@@ -78,8 +80,9 @@ mounts:
       type: str
     state:
       description:
-        - V(mounted) as requested, and it answers; V(differs) in its options; V(other) if something else is mounted there; V(stale) if the server no longer
-          knows the mounted folder; V(hangs) without an answer; V(absent) if nothing is mounted there.
+        - V(mounted) as requested, and it answers; V(differs) in its options; V(other) if something
+          else is mounted there; V(stale) if the server no longer knows the mounted folder; V(hangs)
+          without an answer; V(absent) if nothing is mounted there.
       type: str
     error:
       description: Error of the operating system or systemd; empty if nothing is wrong.
@@ -102,18 +105,21 @@ mounts:
       description: Whether the mount point exists. Checked only if nothing is mounted.
       type: bool
     entries:
-      description: Names in the mount point while nothing is mounted there, at most five. A mount would hide them.
+      description: Names in the mount point while nothing is mounted there, at most five. A mount
+        would hide them.
       type: list
       elements: str
     configured_in:
-      description: The site's C(/etc/fstab) or unit file that configures this mount point; empty if none does, or only the role's own.
+      description: The site's C(/etc/fstab) or unit file that configures this mount point; empty if
+        none does, or only the role's own.
       type: str
     unit_enabled:
       description: Units of this path, C(.mount) and C(.automount), that systemd starts at boot.
       type: list
       elements: str
 placed:
-  description: Mounts of the role, found by its marker below C(/etc/systemd/system) and in C(/etc/fstab).
+  description: Mounts of the role, found by its marker below C(/etc/systemd/system) and in
+    C(/etc/fstab).
   returned: always
   type: list
   elements: dict

@@ -10,7 +10,8 @@ module: nfs_server_info
 short_description: Gather what a host exports by NFS
 version_added: "0.2.0"
 description:
-  - Returns the active exports, their files, the settings of the kernel's server, and the clients that a firewall blocks.
+  - Returns the active exports, their files, the settings of the kernel's server, and the clients
+    that a firewall blocks.
 options:
   exports:
     description: Requested exports. RV(missing) lists those that are not in force.
@@ -44,7 +45,8 @@ options:
     description: Absolute path of a JSON file whose content is returned.
     type: path
   addresses:
-    description: Addresses and networks that must reach the server. RV(firewall.shut_out) lists those that a firewall of this host blocks.
+    description: Addresses and networks that must reach the server. RV(firewall.shut_out) lists
+      those that a firewall of this host blocks.
     type: list
     elements: str
     default: []
@@ -90,7 +92,8 @@ missing:
   type: list
   elements: dict
 left_over:
-  description: Active exports of paths in O(exports) that are neither in O(exports) nor in any exports file.
+  description: Active exports of paths in O(exports) that are neither in O(exports) nor in any
+    exports file.
   returned: always
   type: list
   elements: dict

@@ -8,14 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: npu_smi_info
 short_description: Read the driver and the Ascend NPUs from npu-smi
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
   - Runs C(npu-smi info) on the host or in a running container, and returns its table as data.
-  - Reads the network address of each device from C(hccn_tool -i N -ip -g) and from C(/etc/hccn.conf). The answer of the tool wins. A difference is one of
-    RV(findings).
-  - If the driver or an NPU is missing or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
+  - Reads the network address of each device from C(hccn_tool -i N -ip -g) and from
+    C(/etc/hccn.conf). The answer of the tool wins. A difference is one of RV(findings).
+  - If the driver or an NPU is missing or broken, the module returns RV(available=false), RV(cause)
+    and RV(fix), so that roles can decide.
   - The task fails only for invalid options and for output that cannot be parsed.
-  - A value that npu-smi does not report (V(NA), V(-)) is null. RV(npus[].chips[].unavailable) has its text.
+  - A value that npu-smi does not report (V(NA), V(-)) is null. RV(npus[].chips[].unavailable) has
+    its text.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -28,7 +30,8 @@ options:
     type: bool
     default: true
   hccn_tool:
-    description: Path of C(hccn_tool) where it runs. The driver does not put it on the PATH. It needs root.
+    description: Path of C(hccn_tool) where it runs. The driver does not put it on the PATH. It
+      needs root.
     type: str
     default: /usr/local/Ascend/driver/tools/hccn_tool
   hccn_conf:
@@ -45,9 +48,10 @@ extends_documentation_fragment:
   - trainyard.gpu.tool
   - trainyard.gpu.tool.executable
 notes:
-  - O(timeout) applies to each call of a tool. After a call of C(hccn_tool) that did not end in time, it is not called for further devices.
-  - The devices are those of column C(Phy-ID). Without that column they are the device files of the host, else those of O(hccn_conf).
-    Column C(NPU) has other numbers.
+  - O(timeout) applies to each call of a tool. After a call of C(hccn_tool) that did not end in
+    time, it is not called for further devices.
+  - The devices are those of column C(Phy-ID). Without that column they are the device files of the
+    host, else those of O(hccn_conf). Column C(NPU) has other numbers.
 """
 
 EXAMPLES = r"""
@@ -85,7 +89,8 @@ cause:
     - V(no_answer) - an NPU or the driver does not answer.
     - V(not_ready) - an NPU is starting, or its firmware is upgraded.
     - V(permission) - the caller may not use the device files.
-    - V(truncated) - the table has no end, or lacks a row. npu-smi leaves out a row that it cannot read.
+    - V(truncated) - the table has no end, or lacks a row. npu-smi leaves out a row that it cannot
+      read.
     - V(timeout) - it did not end within O(timeout).
     - V(unknown) - all other failures.
     - V(container_not_running) - no such container, or it is stopped, paused or restarting.
@@ -94,10 +99,12 @@ cause:
   returned: success
   sample: driver_not_loaded
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if
+    RV(available) is true.
   type: str
   returned: success
-  sample: "reboot if driver or firmware were installed since the last boot ... It said: dcmi module initialize failed. ret is -8005"
+  sample: "reboot if driver or firmware were installed since the last boot ... It said: dcmi module
+    initialize failed. ret is -8005"
 tool_version:
   description: Version of npu-smi.
   type: str
@@ -126,7 +133,8 @@ npus:
       description: Name of the chip, such as V(910B1), V(310P3) or V(Ascend910).
       type: str
     health:
-      description: V(OK), or the health of the first chip that is not V(OK) - V(Warning), V(Alarm), V(Critical) or V(UNKNOWN).
+      description: V(OK), or the health of the first chip that is not V(OK) - V(Warning), V(Alarm),
+        V(Critical) or V(UNKNOWN).
       type: str
     power_w:
       description: Power in watts.
@@ -138,7 +146,8 @@ npus:
       description: Memory of all chips in MiB - HBM if they have it, else DDR.
       type: int
     processes:
-      description: Processes on the NPU - C(chip), C(pid), C(name), C(memory_mib). Null if npu-smi does not list them.
+      description: Processes on the NPU - C(chip), C(pid), C(name), C(memory_mib). Null if npu-smi
+        does not list them.
       type: list
       elements: dict
     chips:
@@ -226,9 +235,12 @@ findings:
   description:
     - What is wrong although npu-smi answers.
     - V(unhealthy) - a chip is not V(OK).
-    - V(device_nodes_differ) - the host has more or fewer files C(davinciN) than npu-smi has described chips.
-    - V(address_differs) - the live address is not the configured one, so it changes at the next boot.
-    - V(address_missing), V(address_duplicate) - the device cannot take part in collective communication.
+    - V(device_nodes_differ) - the host has more or fewer files C(davinciN) than npu-smi has
+      described chips.
+    - V(address_differs) - the live address is not the configured one, so it changes at the next
+      boot.
+    - V(address_missing), V(address_duplicate) - the device cannot take part in collective
+      communication.
   type: list
   elements: dict
   returned: success
@@ -237,7 +249,8 @@ findings:
       description: One of the words above.
       type: str
     device:
-      description: Phy-ID of the device, for V(unhealthy) the number of the NPU. Null if it concerns the host.
+      description: Phy-ID of the device, for V(unhealthy) the number of the NPU. Null if it concerns
+        the host.
       type: int
     found:
       description: What was found.
@@ -249,7 +262,8 @@ findings:
       description: What to do.
       type: str
 remarks:
-  description: Lines that npu-smi printed beside the table, such as its warning of an incomplete driver.
+  description: Lines that npu-smi printed beside the table, such as its warning of an incomplete
+    driver.
   type: list
   elements: str
   returned: success
@@ -282,32 +296,55 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 FIXES = {
     "not_installed": (
         "install the Ascend driver on this host, or set its npu-smi in 'executable'",
-        "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into container {container}",
+        (
+            "mount npu-smi of the host (/usr/local/bin/npu-smi or /usr/local/sbin/npu-smi) into "
+            "container {container}"
+        ),
     ),
     "driver_not_loaded": (
-        "reboot if driver or firmware were installed since the last boot. Else check that 'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
+        "reboot if driver or firmware were installed since the last boot. Else check that "
+        "'lsmod' lists drv_davinci_intf_host, read 'dmesg', "
         "and run the task as root or as a member of group HwHiAiUser",
-        "create container {container} with /dev/davinci_manager, /dev/devmm_svm, /dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
+        "create container {container} with /dev/davinci_manager, /dev/devmm_svm, "
+        "/dev/hisi_hdc, a /dev/davinciN, /usr/local/dcmi and the "
         "driver's lib64. If it has them, check npu-smi on the host",
     ),
     "device_in_use": (
         "end the container that has the NPU: a device belongs to one container at a time",
-        "give container {container} devices that no other container has, and /usr/local/dcmi of the host",
+        (
+            "give container {container} devices that no other container has, and /usr/local/dcmi "
+            "of the host"
+        ),
     ),
     "library_missing": (
-        "install the driver again, and add its lib64/driver and lib64/common to LD_LIBRARY_PATH or ld.so.conf",
-        "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, and set LD_LIBRARY_PATH",
+        (
+            "install the driver again, and add its lib64/driver and lib64/common to "
+            "LD_LIBRARY_PATH or ld.so.conf"
+        ),
+        (
+            "mount /usr/local/Ascend/driver/lib64 and /usr/local/dcmi into container {container}, "
+            "and set LD_LIBRARY_PATH"
+        ),
     ),
     "no_devices": (
-        "check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that firmware and driver fit together",
+        (
+            "check whether 'lspci -d 19e5:' lists the NPUs. If so, read 'dmesg' and check that "
+            "firmware and driver fit together"
+        ),
         "create container {container} with a /dev/davinciN",
     ),
     "no_answer": (
-        "read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, the NPU is faulty",
+        (
+            "read 'dmesg' and /var/log/npu, and reset the NPU or reboot the host. If it returns, "
+            "the NPU is faulty"
+        ),
         None,
     ),
     "not_ready": (
-        "wait until the NPU has started or its firmware is upgraded, then reboot if the installer asked for it",
+        (
+            "wait until the NPU has started or its firmware is upgraded, then reboot if the "
+            "installer asked for it"
+        ),
         None,
     ),
     "permission": (
@@ -315,7 +352,10 @@ FIXES = {
         "check the user of container {container}, and its group HwHiAiUser",
     ),
     "truncated": (
-        "run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', and reset or replace it",
+        (
+            "run npu-smi info again. If it stays so, npu-smi cannot read this chip: read 'dmesg', "
+            "and reset or replace it"
+        ),
         None,
     ),
     "timeout": (
@@ -384,7 +424,10 @@ def table_of(module: AnsibleModule, run: Run) -> Table | None:
         return None if run.cause else parse_info(run.stdout)
     except ParseError as exc:
         module.fail_json(
-            msg=f"{module.params['executable']} info: {exc}. Run it in the same place. If its output is complete, report it as a fault of the collection",
+            msg=(
+                f"{module.params['executable']} info: {exc}. Run it in the same place. If its "
+                "output is complete, report it as a fault of the collection"
+            ),
             rc=run.rc,
             stdout=run.stdout,
             stderr=run.stderr,
@@ -399,8 +442,10 @@ def cause_of(module: AnsibleModule, run: Run, table: Table | None) -> tuple[str,
         cause, evidence = why_no_answer(run.rc, run.stdout, run.stderr)
         if table is None and run.rc == 0 and cause == "unknown" and run.stdout.strip():
             module.fail_json(
-                msg=f"{module.params['executable']} info ended with exit code 0, but printed no table of npu-smi. "
-                "Set executable to the driver's npu-smi, or remove the program of that name that comes first in PATH",
+                msg=f"{module.params['executable']} info ended with exit code 0, but printed no "
+                "table of npu-smi. "
+                "Set executable to the driver's npu-smi, or remove the program of that name "
+                "that comes first in PATH",
                 stdout=run.stdout,
                 stderr=run.stderr,
             )

@@ -10,25 +10,30 @@ module: nvidia_driver_info
 short_description: Find the packages of an NVIDIA driver in apt
 version_added: "0.2.0"
 description:
-  - Finds the requested driver version, exactly, by its branch, or as the distribution's tool recommends it, and every package that must have that version.
-  - A driver consists of about twenty packages that must have the same version. Apt installs the newest version of packages without an explicit one, so this
-    module returns all of them.
-  - If it finds none, RV(problem) has the reason with the available versions. That is not a failure. The module changes nothing and does not update apt's lists.
+  - Finds the requested driver version, exactly, by its branch, or as the distribution's tool
+    recommends it, and every package that must have that version.
+  - A driver consists of about twenty packages that must have the same version. Apt installs the
+    newest version of packages without an explicit one, so this module returns all of them.
+  - If it finds none, RV(problem) has the reason with the available versions. That is not a failure.
+    The module changes nothing and does not update apt's lists.
 options:
   asked:
     description:
-      - Package version, NVIDIA's version, or branch; several in order of preference. Empty means the newest.
+      - Package version, NVIDIA's version, or branch; several in order of preference. Empty means
+        the newest.
     type: list
     elements: str
     default: ['']
   families:
     description:
-      - Lists of packages that make up a driver. The first list whose first package is available as requested is used. V(<BR>) in names stands for the branch.
+      - Lists of packages that make up a driver. The first list whose first package is available as
+        requested is used. V(<BR>) in names stands for the branch.
     type: list
     elements: list
     default: []
   repository:
-    description: URL of a repository. Only its versions are used, or with O(elsewhere) only those of others. Empty means all.
+    description: URL of a repository. Only its versions are used, or with O(elsewhere) only those of
+      others. Empty means all.
     type: str
     default: ''
   elsewhere:
@@ -37,20 +42,20 @@ options:
     default: false
   without:
     description:
-      - Other repositories whose packages are never used, such as PPAs, as URL and suite separated by a space.
-        RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
+      - Other repositories whose packages are never used, such as PPAs, as URL and suite separated
+        by a space. RV(trainyard.gpu.gpu_stack_info#module:foreign_sources) has them.
     type: list
     elements: str
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   installed:
     description: NVIDIA's version of the installed driver. It is preferred if it matches O(asked).
     type: str
     default: ''
   follow:
     description:
-      - Whether transitional packages, which contain nothing, are followed to the branch that they depend on. Otherwise they are a RV(problem) that names
-        that branch.
+      - Whether transitional packages, which contain nothing, are followed to the branch that they
+        depend on. Otherwise they are a RV(problem) that names that branch.
     type: bool
     default: false
     version_added: "0.4.0"
@@ -64,7 +69,8 @@ options:
     elements: str
     default: []
   components:
-    description: Required components of the distribution. RV(sources) has those that apt's sources lack.
+    description: Required components of the distribution. RV(sources) has those that apt's sources
+      lack.
     type: list
     elements: str
     default: []
@@ -112,7 +118,8 @@ packages:
   returned: success
   type: dict
 recommended:
-  description: The package that O(recommended_by) recommends; empty if the tool was not run, or recommends no single package for all GPUs.
+  description: The package that O(recommended_by) recommends; empty if the tool was not run, or
+    recommends no single package for all GPUs.
   returned: success
   type: str
   sample: nvidia-driver-535-server
@@ -125,7 +132,8 @@ problem:
   returned: success
   type: str
 sources:
-  description: Deb822 paragraphs for apt that add the missing O(components) of the repositories that this host uses.
+  description: Deb822 paragraphs for apt that add the missing O(components) of the repositories that
+    this host uses.
   returned: success
   type: str
 """
@@ -188,7 +196,9 @@ class Host:
         return {name: package["version"] for name, package in parse_installed(words).items()}
 
     def simulated(self, names, versions, version):
-        """What apt would install if all driver packages were pinned, and the reason if it cannot."""
+        """What apt would install if all driver packages were pinned, and the reason if it
+        cannot.
+        """
         descriptor, path = tempfile.mkstemp(prefix="trainyard-preferences.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
@@ -271,14 +281,15 @@ def choose(host, params, result):
         result["problem"] += "; " if result["problem"] else ""
         if ways:
             result["problem"] += (
-                "driver %s is a transitional package without content (%s), which leads to %s: request driver %s, or another source of the driver"
-                % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
-            )
+                "driver %s is a transitional package without content (%s), which leads to %s: "
+                "request driver %s, or another source of the driver"
+            ) % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
         else:
             result["problem"] += "no driver %s: %s" % (asked, offered(anchors, offers, asked))
     if params["without"]:
         result["problem"] += (
-            "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a mirror of the distribution, "
+            "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a "
+            "mirror of the distribution, "
             "list it in package_sources_apt_repositories" % ", ".join(params["without"])
         )
     return None
@@ -358,7 +369,8 @@ def main():
             choose(host, module.params, result)
     except ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If "
+            msg="the output of apt and dpkg about the driver cannot be parsed: %s. Run 'dpkg "
+            "--audit' on the host, and repair what it lists. If "
             "it lists nothing, report the line as a fault of the collection" % error
         )
     module.exit_json(changed=False, **result)

@@ -10,12 +10,16 @@ module: nvidia_smi_info
 short_description: Read the driver and the GPUs from nvidia-smi
 version_added: "0.2.0"
 description:
-  - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as data.
-  - If a driver or a GPU is missing or broken, the module returns RV(available=false), RV(cause) and RV(fix), so that roles can decide.
-  - The task fails only for invalid options, for a document that is truncated or cannot be parsed, and for other output.
-  - A value that nvidia-smi does not report (C(N/A), C(Not Supported)) is null. RV(gpus[].unavailable) has its text.
-  - Some texts in place of a value are a fault of the GPU (C(GPU requires reset), C(GPU is lost), C(Unknown Error), C(ERR!)). Then RV(available=false),
-    and RV(gpus[].problems) has the fault.
+  - Runs C(nvidia-smi -q -x) on the host or in a running container, and returns its document as
+    data.
+  - If a driver or a GPU is missing or broken, the module returns RV(available=false), RV(cause) and
+    RV(fix), so that roles can decide.
+  - The task fails only for invalid options, for a document that is truncated or cannot be parsed,
+    and for other output.
+  - A value that nvidia-smi does not report (C(N/A), C(Not Supported)) is null.
+    RV(gpus[].unavailable) has its text.
+  - Some texts in place of a value are a fault of the GPU (C(GPU requires reset), C(GPU is lost),
+    C(Unknown Error), C(ERR!)). Then RV(available=false), and RV(gpus[].problems) has the fault.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -34,7 +38,8 @@ extends_documentation_fragment:
   - trainyard.gpu.tool
   - trainyard.gpu.tool.executable
 notes:
-  - Without persistence mode the driver initializes every GPU for each call, which takes seconds per GPU and counts towards O(timeout).
+  - Without persistence mode the driver initializes every GPU for each call, which takes seconds per
+    GPU and counts towards O(timeout).
 """
 
 EXAMPLES = r"""
@@ -49,7 +54,8 @@ EXAMPLES = r"""
 
 - name: Report the GPUs that must not get new jobs
   ansible.builtin.debug:
-    msg: "{{ smi.gpus | rejectattr('usable') | map(attribute='problems') | flatten | map(attribute='evidence') }}"
+    msg: "{{ smi.gpus | rejectattr('usable') | map(attribute='problems') | flatten |
+      map(attribute='evidence') }}"
 
 - name: Check that all eight GPUs answer in the training container
   trainyard.gpu.nvidia_smi_info:
@@ -71,10 +77,13 @@ cause:
     - Why RV(available) is false, else null.
     - V(not_installed) - the executable does not exist.
     - V(driver_not_loaded) - the kernel module is not loaded.
-    - V(driver_library_mismatch) - the version of the loaded kernel module differs from that of the libraries on disk.
-    - V(library_missing) - libnvidia-ml.so, or another library, cannot be found, or CUDA's stub of it was found.
+    - V(driver_library_mismatch) - the version of the loaded kernel module differs from that of the
+      libraries on disk.
+    - V(library_missing) - libnvidia-ml.so, or another library, cannot be found, or CUDA's stub of
+      it was found.
     - V(no_devices) - the driver has no GPU, or the caller may not open the device file of any.
-    - V(gpu_lost) - a GPU does not answer, or says an error in place of a value; RV(error_gpus) names it.
+    - V(gpu_lost) - a GPU does not answer, or says an error in place of a value; RV(error_gpus)
+      names it.
     - V(access_blocked) - the operating system denies the caller access to the GPU.
     - V(permission) - the caller may not use the device files.
     - V(timeout) - it did not end within O(timeout).
@@ -85,22 +94,26 @@ cause:
   returned: success
   sample: driver_library_mismatch
 fix:
-  description: What to do about RV(cause), with the line of output that shows it; null if RV(available) is true.
+  description: What to do about RV(cause), with the line of output that shows it; null if
+    RV(available) is true.
   type: str
   returned: success
-  sample: "reboot, or unload and load the kernel module: ... It said: Failed to initialize NVML: Driver/library version mismatch"
+  sample: "reboot, or unload and load the kernel module: ... It said: Failed to initialize NVML:
+    Driver/library version mismatch"
 driver_version:
   description: Version of the loaded driver; null if it is not reported.
   type: str
   returned: success
   sample: 570.124.04
 cuda_version:
-  description: The highest CUDA version that the driver library supports, and not the installed one. Null if it is not reported (before driver 410).
+  description: The highest CUDA version that the driver library supports, and not the installed one.
+    Null if it is not reported (before driver 410).
   type: str
   returned: success
   sample: "12.8"
 gpu_count:
-  description: Number of GPUs that nvidia-smi counts. It is more than RV(gpus) has if some were not described.
+  description: Number of GPUs that nvidia-smi counts. It is more than RV(gpus) has if some were not
+    described.
   type: int
   returned: success
   sample: 8
@@ -117,7 +130,8 @@ error_gpus:
       description: Its error message.
       type: str
 remarks:
-  description: Lines that nvidia-smi printed in addition to the document, such as the 'WARNING' of a corrupted infoROM.
+  description: Lines that nvidia-smi printed in addition to the document, such as the 'WARNING' of a
+    corrupted infoROM.
   type: list
   elements: str
   returned: success
@@ -161,7 +175,8 @@ gpus:
       description: Value of RV(gpus[].mig_mode) after the next reset of the GPU.
       type: bool
     mig_devices:
-      description: The partitions - index, gpu_instance_id, compute_instance_id, memory_total_mib, memory_used_mib.
+      description: The partitions - index, gpu_instance_id, compute_instance_id, memory_total_mib,
+        memory_used_mib.
       type: list
       elements: dict
     virtualization_mode:
@@ -179,14 +194,16 @@ gpus:
       type: bool
       version_added: "0.4.0"
     fabric_state:
-      description: State of the NVSwitch fabric, V(Completed) if the GPU has joined it; null without a fabric.
+      description: State of the NVSwitch fabric, V(Completed) if the GPU has joined it; null without
+        a fabric.
       type: str
     fabric_status:
       description: Result of joining the fabric, V(Success) if it worked; null without a fabric.
       type: str
       version_added: "0.4.0"
     fabric_health:
-      description: Summary of the fabric's health, such as V(Healthy); null if it is not reported, as on H100.
+      description: Summary of the fabric's health, such as V(Healthy); null if it is not reported,
+        as on H100.
       type: str
       version_added: "0.4.0"
     fabric_clique:
@@ -202,7 +219,8 @@ gpus:
       type: bool
       version_added: "0.4.0"
     faults:
-      description: Errors that nvidia-smi has in place of values, by the name of the value in its document.
+      description: Errors that nvidia-smi has in place of values, by the name of the value in its
+        document.
       type: dict
       sample: {current_ecc: GPU requires reset}
       version_added: "0.4.0"
@@ -213,13 +231,15 @@ gpus:
       sample: [bandwidth is Degraded]
       version_added: "0.4.0"
     memory_faults:
-      description: What nvidia-smi says of the memory beside the counters of errors, if it is a fault.
+      description: What nvidia-smi says of the memory beside the counters of errors, if it is a
+        fault.
       type: list
       elements: str
       sample: [unrepairable_memory]
       version_added: "0.4.0"
     problems:
-      description: What is wrong with the GPU, as role P(trainyard.gpu.verify#role) and the health program of role P(trainyard.gpu.job_container#role) judge it.
+      description: What is wrong with the GPU, as role P(trainyard.gpu.verify#role) and the health
+        program of role P(trainyard.gpu.job_container#role) judge it.
       type: list
       elements: dict
       version_added: "0.4.0"
@@ -234,7 +254,8 @@ gpus:
           type: str
           sample: gpu-state
         action:
-          description: V(warn), or V(drain) if the host must not get new jobs. V(ignore) and V(stop_job) are actions of errors in the kernel log only.
+          description: V(warn), or V(drain) if the host must not get new jobs. V(ignore) and
+            V(stop_job) are actions of errors in the kernel log only.
           type: str
           sample: drain
         evidence:
@@ -275,7 +296,8 @@ gpus:
       description: Value of RV(gpus[].ecc_mode) after the next reboot.
       type: bool
     ecc_errors:
-      description: Under C(volatile) (since the driver was loaded) and C(aggregate) (over the GPU's life), C(correctable) and C(uncorrectable) errors.
+      description: Under C(volatile) (since the driver was loaded) and C(aggregate) (over the GPU's
+        life), C(correctable) and C(uncorrectable) errors.
       type: dict
       sample: {volatile: {correctable: 0, uncorrectable: 0}, aggregate: {correctable: 7, uncorrectable: 0}}
     retired_pages_pending:
@@ -300,7 +322,8 @@ gpus:
       description: Maximum number of PCIe lanes of the GPU.
       type: int
     nvlinks:
-      description: Speed of each NVLink in GB/s, 0 if it is inactive. Empty if none is active or the GPU has none, null if it is unknown or not O(nvlinks).
+      description: Speed of each NVLink in GB/s, 0 if it is inactive. Empty if none is active or the
+        GPU has none, null if it is unknown or not O(nvlinks).
       type: list
       elements: float
       sample: [26.562, 26.562]
@@ -312,15 +335,18 @@ gpus:
       description: The highest clocks - graphics, sm, memory, video.
       type: dict
     throttle_reasons:
-      description: Current reasons for lower clocks, in NVIDIA's terms (V(gpu_idle), V(sw_power_cap), V(hw_thermal_slowdown) ...); empty if there are none.
+      description: Current reasons for lower clocks, in NVIDIA's terms (V(gpu_idle),
+        V(sw_power_cap), V(hw_thermal_slowdown) ...); empty if there are none.
       type: list
       elements: str
     processes:
-      description: Processes on the GPU - pid, name, type (V(C), V(G), V(C+G)), used_memory_mib, gpu_instance_id. Null if they are not reported.
+      description: Processes on the GPU - pid, name, type (V(C), V(G), V(C+G)), used_memory_mib,
+        gpu_instance_id. Null if they are not reported.
       type: list
       elements: dict
     unavailable:
-      description: Reason for every key above that is null; V(not reported by this driver) if the document does not have it.
+      description: Reason for every key above that is null; V(not reported by this driver) if the
+        document does not have it.
       type: dict
       sample: {ecc_mode: N/A}
 fabric:
@@ -333,7 +359,8 @@ fabric:
       description: Whether a GPU is part of a fabric.
       type: bool
     ready:
-      description: Whether all of these GPUs have joined it, so that CUDA programs can start; null without a fabric.
+      description: Whether all of these GPUs have joined it, so that CUDA programs can start; null
+        without a fabric.
       type: bool
     states:
       description: The different values of RV(gpus[].fabric_state).
@@ -352,7 +379,8 @@ fabric:
       type: list
       elements: str
     clusters:
-      description: The different values of RV(gpus[].fabric_cluster). More than one means that the GPUs do not reach each other by NVLink.
+      description: The different values of RV(gpus[].fabric_cluster). More than one means that the
+        GPUs do not reach each other by NVLink.
       type: list
       elements: str
 """
@@ -377,28 +405,46 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
 FIXES = {
     "not_installed": (
         "install the NVIDIA driver on this host, or set its nvidia-smi in 'executable'",
-        "create container {container} with GPUs by the NVIDIA container toolkit, which also adds nvidia-smi",
+        (
+            "create container {container} with GPUs by the NVIDIA container toolkit, which also "
+            "adds nvidia-smi"
+        ),
     ),
     "driver_not_loaded": (
-        "load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of the kernel it may have to be built",
+        (
+            "load the kernel module ('modprobe nvidia'; 'dmesg' shows errors). After an update of "
+            "the kernel it may have to be built"
+        ),
         "load the driver's kernel module on the host ('modprobe nvidia')",
     ),
     "driver_library_mismatch": (
-        "reboot, or unload and load the kernel module: the driver was updated on disk, and the former version is still loaded",
-        "reboot the host, then recreate container {container}: its libraries differ in version from the loaded kernel module",
+        (
+            "reboot, or unload and load the kernel module: the driver was updated on disk, and the "
+            "former version is still loaded"
+        ),
+        (
+            "reboot the host, then recreate container {container}: its libraries differ in version "
+            "from the loaded kernel module"
+        ),
     ),
     "library_missing": (
-        "install the driver's libraries in the version of its kernel module, and run ldconfig. CUDA's folder of stubs must not be in "
+        "install the driver's libraries in the version of its kernel module, and run ldconfig. "
+        "CUDA's folder of stubs must not be in "
         "LD_LIBRARY_PATH or ld.so.conf",
-        "create container {container} by the NVIDIA container toolkit with capability 'utility', which adds libnvidia-ml.so",
+        (
+            "create container {container} by the NVIDIA container toolkit with capability "
+            "'utility', which adds libnvidia-ml.so"
+        ),
     ),
     "no_devices": (
-        "check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card without power, or a kernel module that does not "
+        "check whether 'lspci -d 10de:' lists the GPUs, and read 'dmesg | grep NVRM': a card "
+        "without power, or a kernel module that does not "
         "support this generation. If nothing is wrong there, check the permissions of /dev/nvidia*",
         "run nvidia-smi on the host, and check which GPUs container {container} was created with",
     ),
     "gpu_lost": (
-        "take the host out of use and reboot it. If the GPU only requires a reset, stop its jobs and reset it (nvidia-smi --gpu-reset, with monitoring "
+        "take the host out of use and reboot it. If the GPU only requires a reset, stop its "
+        "jobs and reset it (nvidia-smi --gpu-reset, with monitoring "
         "after systemctl stop trainyard-metrics-gpu). 'dmesg | grep Xid' "
         "shows the error. If it returns, GPU, power or slot is faulty",
         None,
@@ -412,12 +458,18 @@ FIXES = {
         "check the permissions of /dev/nvidia* in container {container}",
     ),
     "timeout": (
-        "find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch persistence mode on, or raise 'timeout'",
+        (
+            "find out what nvidia-smi waits for (a GPU that hangs: 'dmesg | grep Xid'), switch "
+            "persistence mode on, or raise 'timeout'"
+        ),
         None,
     ),
     "unknown": (
         "read 'dmesg | grep -i nvrm', and run nvidia-smi manually",
-        "restart container {container}: containers lose their GPUs when systemd reloads its units on the host. Else read 'dmesg | grep -i nvrm' there",
+        (
+            "restart container {container}: containers lose their GPUs when systemd reloads its "
+            "units on the host. Else read 'dmesg | grep -i nvrm' there"
+        ),
     ),
     "container_not_running": ("start container {container}", None),
     "engine_unavailable": ("install and start Docker on this host, and run the task as root", None),
@@ -488,7 +540,8 @@ def read_document(module: AnsibleModule, run, executable: str):
         return parse_query(run.stdout)
     except ParseError as exc:
         return module.fail_json(
-            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, report it as a fault of the "
+            msg=f"{executable} -q -x: {exc}. Run it in the same place. If its output is complete, "
+            "report it as a fault of the "
             "collection",
             rc=run.rc,
             stdout=run.stdout,
@@ -523,7 +576,8 @@ def main() -> None:
     cause, evidence = cause_of(run, answer is not None, error_gpus)
     if cause == "other":
         module.fail_json(
-            msg=f"{executable} -q -x ended with exit code 0, but printed no document of nvidia-smi. Set executable to the driver's "
+            msg=f"{executable} -q -x ended with exit code 0, but printed no document of "
+            "nvidia-smi. Set executable to the driver's "
             "nvidia-smi, or remove the program of that name that comes first in PATH",
             stdout=run.stdout,
             stderr=run.stderr,

@@ -8,16 +8,19 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: own_certificate
 short_description: Create a certificate and its authority
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Creates an authority in O(folder) once, and a certificate for O(names) and O(addresses) that it signs.
-  - The certificate is created again if it ends within O(renew_days), if it has other names, or if the authority did not sign it.
-  - The authority is limited to the names and addresses of the certificates in O(folder), by name constraints. If these change, it is written again with the
-    same key. A client that has an earlier copy of it accepts the certificates for as long as their names are among those of the copy, and a copy without
-    limits, as releases before 0.4.0 wrote it, accepts them all. So clients that get a new name need the new copy. The key stays, unless it was replaced by
-    another one.
-  - The keys never leave the host, and only root and O(group) can read them. A host of which O(requests) has a request keeps its key, too, which
-    O(state=request) has created there.
+  - Creates an authority in O(folder) once, and a certificate for O(names) and O(addresses) that it
+    signs.
+  - The certificate is created again if it ends within O(renew_days), if it has other names, or if
+    the authority did not sign it.
+  - The authority is limited to the names and addresses of the certificates in O(folder), by name
+    constraints. If these change, it is written again with the same key. A client that has an
+    earlier copy of it accepts the certificates for as long as their names are among those of the
+    copy, and a copy without limits, as releases before 0.4.0 wrote it, accepts them all. So clients
+    that get a new name need the new copy. The key stays, unless it was replaced by another one.
+  - The keys never leave the host, and only root and O(group) can read them. A host of which
+    O(requests) has a request keeps its key, too, which O(state=request) has created there.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -26,11 +29,13 @@ options:
     type: path
     required: true
   name:
-    description: Beginning of the names of the files C(NAME.pem) and C(NAME.key). The authority is C(ca.pem) and C(ca.key).
+    description: Beginning of the names of the files C(NAME.pem) and C(NAME.key). The authority is
+      C(ca.pem) and C(ca.key).
     type: str
     required: true
   names:
-    description: Host names for which the certificate is valid, also such as V(*.hub.example.org). O(state=present) needs a name or an address.
+    description: Host names for which the certificate is valid, also such as V(*.hub.example.org).
+      O(state=present) needs a name or an address.
     type: list
     elements: str
     default: []
@@ -48,22 +53,26 @@ options:
     type: int
     default: 60
   copy_to:
-    description: Folder that gets a copy of the certificate and its key, for a program that must not reach the key of the authority. It must exist.
+    description: Folder that gets a copy of the certificate and its key, for a program that must not
+      reach the key of the authority. It must exist.
     type: path
   usage:
-    description: Whether programs prove with the certificate that they are a V(server) or a V(client). It is not good for the other purpose.
+    description: Whether programs prove with the certificate that they are a V(server) or a
+      V(client). It is not good for the other purpose.
     type: str
     choices: [server, client]
     default: server
     version_added: "0.4.0"
   group:
-    description: Group that can read the key of the certificate, and that of its copy. Only root if empty.
+    description: Group that can read the key of the certificate, and that of its copy. Only root if
+      empty.
     type: str
     default: ""
     version_added: "0.4.0"
   requests:
     description:
-      - Certificates for servers on other hosts. The authority signs them and permits their names. They are kept in O(folder) as C(NAME.pem).
+      - Certificates for servers on other hosts. The authority signs them and permits their names.
+        They are kept in O(folder) as C(NAME.pem).
       - Of a request only the key counts. What it says of names is not used.
     type: list
     elements: dict
@@ -85,13 +94,16 @@ options:
         elements: str
         default: []
       request:
-        description: What O(state=request) has returned on the host. Empty to keep the existing certificate.
+        description: What O(state=request) has returned on the host. Empty to keep the existing
+          certificate.
         type: str
         default: ""
   state:
     description:
-      - V(absent) removes the certificate, and the authority if it signed no other one that is still in the folder.
-      - V(request) creates only the key, once, and returns a request for O(requests) on the host of the authority.
+      - V(absent) removes the certificate, and the authority if it signed no other one that is still
+        in the folder.
+      - V(request) creates only the key, once, and returns a request for O(requests) on the host of
+        the authority.
     type: str
     choices: [present, absent, request]
     default: present
@@ -120,7 +132,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ca:
-  description: The certificate of the authority as PEM. Empty if there is none, as in check mode of a first run.
+  description: The certificate of the authority as PEM. Empty if there is none, as in check mode of
+    a first run.
   returned: success
   type: str
 certificate_changed:
@@ -392,7 +405,10 @@ class Certificates:
         Root of that host can send anything.
         """
         found = re.search(
-            "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE REQUEST-----",
+            (
+                "-----BEGIN CERTIFICATE REQUEST-----[A-Za-z0-9+/=\\s]+-----END CERTIFICATE "
+                "REQUEST-----"
+            ),
             text[:MOST],
         )
         path = os.path.join(self.module.tmpdir, "other.pem")
@@ -403,7 +419,10 @@ class Certificates:
         )
         if code:
             self.module.fail_json(
-                msg="requests: '%s' is no request of a certificate (%s); check who changed the host that sent it"
+                msg=(
+                    "requests: '%s' is no request of a certificate (%s); check who changed the "
+                    "host that sent it"
+                )
                 % (text[:80], (errors or out).strip()[:200])
             )
         return path, out[out.index("-----BEGIN") :]
@@ -586,7 +605,10 @@ def check_names(module):
             )
         if bad or not entry["names"] + entry["addresses"]:
             module.fail_json(
-                msg="names: '%s' cannot be in a certificate; use names of hosts, and addresses in addresses"
+                msg=(
+                    "names: '%s' cannot be in a certificate; use names of hosts, and addresses in "
+                    "addresses"
+                )
                 % bad[0]
                 if bad
                 else "names: there is none; use the name of the host or its address"

@@ -10,9 +10,10 @@ module: own_name
 short_description: Map the name of the host in /etc/hosts to its address
 version_added: "0.2.0"
 description:
-  - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that looks up its own name then announces a loopback address to the
-    other ranks.
-  - Such a line is replaced and kept as a comment, so that V(absent) restores it exactly. All other lines, and other names of that line, stay.
+  - Debian and Ubuntu write C(127.0.1.1) and the host's own name into C(/etc/hosts). A rank that
+    looks up its own name then announces a loopback address to the other ranks.
+  - Such a line is replaced and kept as a comment, so that V(absent) restores it exactly. All other
+    lines, and other names of that line, stay.
   - If no line maps the own name to the loopback, nothing is changed.
 author:
   - trainyard maintainers (@trainyard)
@@ -38,7 +39,8 @@ attributes:
   diff_mode:
     support: full
 notes:
-  - cloud-init rewrites the file at each boot if its C(manage_etc_hosts) is on. Then add the line to its template.
+  - cloud-init rewrites the file at each boot if its C(manage_etc_hosts) is on. Then add the line to
+    its template.
 """
 
 EXAMPLES = r"""

@@ -10,7 +10,8 @@ module: package_list_info
 short_description: List every package that dpkg knows
 version_added: "0.2.0"
 description:
-  - Returns version and state of all packages, so that M(trainyard.gpu.package_way_back) can restore those that a change has modified.
+  - Returns version and state of all packages, so that M(trainyard.gpu.package_way_back) can restore
+    those that a change has modified.
 author:
   - trainyard maintainers (@trainyard)
 options: {}
@@ -33,7 +34,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 packages:
-  description: By name - version, status (the two letters of C(dpkg --list)), and automatic, whether it was installed as a dependency.
+  description: By name - version, status (the two letters of C(dpkg --list)), and automatic, whether
+    it was installed as a dependency.
   returned: success
   type: dict
   sample: {libnccl2: {version: 2.21.5-1+cuda12.4, status: hi, automatic: false}}
@@ -62,7 +64,8 @@ def main():
         packages = _packages.parse_states(listed, automatic)
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, report "
+            msg="the list of packages cannot be parsed: %s. Run 'dpkg --audit' on the host, and "
+            "repair what it lists. If it lists nothing, report "
             "the line as a fault of the collection" % error
         )
     module.exit_json(changed=False, packages=packages)

@@ -10,9 +10,12 @@ module: package_way_back
 short_description: Restore packages to their state before a change
 version_added: "0.2.0"
 description:
-  - Restores, in one transaction, the packages that differ between O(before) and O(after) - versions, holds and marks. New packages are removed.
-  - Packages that were changed after O(after) stay, and so do all packages that the change did not modify.
-  - If apt would change other packages as well, or no longer has a former version, nothing is changed.
+  - Restores, in one transaction, the packages that differ between O(before) and O(after) -
+    versions, holds and marks. New packages are removed.
+  - Packages that were changed after O(after) stay, and so do all packages that the change did not
+    modify.
+  - If apt would change other packages as well, or no longer has a former version, nothing is
+    changed.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -21,7 +24,8 @@ options:
     type: dict
     required: true
   after:
-    description: Its result after the change. If empty, the current state counts as the result of the change.
+    description: Its result after the change. If empty, the current state counts as the result of
+      the change.
     type: dict
     default: {}
   lock_timeout:
@@ -63,7 +67,8 @@ removed:
   type: list
   elements: str
 kept:
-  description: Packages that the change had modified and that were changed again since then. They stay unchanged.
+  description: Packages that the change had modified and that were changed again since then. They
+    stay unchanged.
   returned: success
   type: list
   elements: str
@@ -116,7 +121,10 @@ class Apt:
     def fail(self, what, stdout, stderr):
         lines = [line for line in (stderr or stdout).strip().splitlines() if line.strip()]
         self.module.fail_json(
-            msg="%s: %s\nCorrect what the message names, or install the former versions yourself, and run this again"
+            msg=(
+                "%s: %s\nCorrect what the message names, or install the former versions yourself, "
+                "and run this again"
+            )
             % (what, "\n".join(lines[-8:])),
             stdout=stdout,
             stderr=stderr,
@@ -155,7 +163,8 @@ class Apt:
             ]
             if strays:
                 self.module.fail_json(
-                    msg="to restore %s apt would also change %s; nothing was changed. Change these packages yourself with apt, and run this "
+                    msg="to restore %s apt would also change %s; nothing was changed. Change these "
+                    "packages yourself with apt, and run this "
                     "again" % (" ".join(asked), ", ".join(strays))
                 )
             rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
@@ -198,7 +207,8 @@ def main():
             apt.bring_back(plan)
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, "
+            "and repair what it lists. If it lists nothing, "
             "report the line as a fault of the collection" % error
         )
     module.exit_json(

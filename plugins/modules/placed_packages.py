@@ -10,16 +10,19 @@ module: placed_packages
 short_description: Install packages in one transaction and record them
 version_added: "0.2.0"
 description:
-  - Installs the missing packages of O(packages) in one apt transaction. Either all get the requested versions, or nothing changes.
-  - Records in O(record) which packages the host did not have, which it had at other versions, and which of O(traces) existed before. O(state=absent) purges the
-    new packages and removes their traces.
+  - Installs the missing packages of O(packages) in one apt transaction. Either all get the
+    requested versions, or nothing changes.
+  - Records in O(record) which packages the host did not have, which it had at other versions, and
+    which of O(traces) existed before. O(state=absent) purges the new packages and removes their
+    traces.
   - If the host already has everything as requested, apt is not run.
 author:
   - trainyard maintainers (@trainyard)
 options:
   packages:
     description:
-      - Names, or V(name=version) with the exact version. Without a version, a name that an installed package provides is installed.
+      - Names, or V(name=version) with the exact version. Without a version, a name that an
+        installed package provides is installed.
       - Required for O(state=present).
     type: list
     elements: str
@@ -27,71 +30,80 @@ options:
   state:
     description:
       - V(present) installs missing packages.
-      - V(absent) removes the recorded packages, unless packages installed later need them. It needs no O(packages).
+      - V(absent) removes the recorded packages, unless packages installed later need them. It needs
+        no O(packages).
     type: str
     choices: [present, absent]
     default: present
   former_packages:
     description:
-      - With O(state=absent), names of packages to remove besides those in O(record), such as those that an earlier release of the caller recorded elsewhere.
-        O(traces) are theirs.
+      - With O(state=absent), names of packages to remove besides those in O(record), such as those
+        that an earlier release of the caller recorded elsewhere. O(traces) are theirs.
     type: list
     elements: str
     default: []
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   record:
     description:
-      - Absolute path of the record. It is created with its parent folders before anything is installed.
+      - Absolute path of the record. It is created with its parent folders before anything is
+        installed.
       - Other modules may have keys of their own in the same file. They are left alone.
     type: path
     required: true
   notes:
     description:
-      - Values to record as C(notes) before anything is installed, such as settings of the host that the packages change. The task file that removes the
-        packages reads them from the record.
-      - A value that an earlier run has recorded stays, because it is the state before the first run.
+      - Values to record as C(notes) before anything is installed, such as settings of the host that
+        the packages change. The task file that removes the packages reads them from the record.
+      - A value that an earlier run has recorded stays, because it is the state before the first
+        run.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   traces:
     description:
-      - Absolute paths that the packages leave behind when they are purged, or remove although the host had them before; accounts as V(user:NAME) and
-        V(group:NAME).
-      - Below C(/etc), files that were changed or added by the site stay. Of a folder that existed there before, what it held then comes back. Of other
-        paths that existed before all comes back.
+      - Absolute paths that the packages leave behind when they are purged, or remove although the
+        host had them before; accounts as V(user:NAME) and V(group:NAME).
+      - Below C(/etc), files that were changed or added by the site stay. Of a folder that existed
+        there before, what it held then comes back. Of other paths that existed before all comes
+        back.
     type: list
     elements: str
     default: []
   hold:
-    description: Whether to hold the packages at their versions. A change of versions lifts the hold and sets it again in the same run.
+    description: Whether to hold the packages at their versions. A change of versions lifts the hold
+      and sets it again in the same run.
     type: bool
     default: false
   hold_too:
-    description: With O(hold), shell patterns of names of other installed packages to hold, such as dependencies.
+    description: With O(hold), shell patterns of names of other installed packages to hold, such as
+      dependencies.
     type: list
     elements: str
     default: []
   may_replace:
     description:
-      - Shell patterns of names of packages that may be removed because of conflicts with O(packages), or changed to another version, even if they are held.
+      - Shell patterns of names of packages that may be removed because of conflicts with
+        O(packages), or changed to another version, even if they are held.
       - If other packages would have to change, the module fails before it changes anything.
     type: list
     elements: str
     default: []
   simulate:
     description:
-      - Whether to change nothing and only return what apt would do, in RV(installed), RV(removed), RV(replaced) and RV(held), or with O(state=absent) in
-        RV(removed), RV(kept) and RV(needed_by). The result is never C(changed).
+      - Whether to change nothing and only return what apt would do, in RV(installed), RV(removed),
+        RV(replaced) and RV(held), or with O(state=absent) in RV(removed), RV(kept) and
+        RV(needed_by). The result is never C(changed).
       - Removals and holds are returned and not refused, whatever O(may_replace) is.
       - In check mode O(state=present) does not run apt and returns only the missing packages.
     type: bool
     default: false
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   update_cache:
-    description: Whether to update apt's lists before an installation, also with O(simulate). Set it to false if a task shortly before has updated them.
+    description: Whether to update apt's lists before an installation, also with O(simulate). Set it
+      to false if a task shortly before has updated them.
     type: bool
     default: true
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   lock_timeout:
     description: Maximum time in seconds to wait for another run of apt or dpkg.
     type: int
@@ -139,7 +151,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Packages that apt installed or changed to another version, including dependencies. In check mode the missing packages of O(packages).
+  description: Packages that apt installed or changed to another version, including dependencies. In
+    check mode the missing packages of O(packages).
   returned: success
   type: list
   elements: str
@@ -152,14 +165,14 @@ replaced:
   description: Former versions of packages that apt changed to another version, by name.
   returned: success
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: {runc: 1.1.5+ds1-1}
 held:
   description: With O(simulate), packages of RV(removed) and RV(replaced) that are held.
   returned: success
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 kept:
   description: With O(state=absent), recorded packages that stay because other packages need them.
   returned: success
@@ -171,7 +184,8 @@ needed_by:
   type: list
   elements: str
 kept_files:
-  description: With O(state=absent), files below C(/etc) that stay because they were changed or added after the installation.
+  description: With O(state=absent), files below C(/etc) that stay because they were changed or
+    added after the installation.
   returned: success
   type: list
   elements: str
@@ -427,9 +441,15 @@ class Host:
                     % (
                         last_lines(stderr),
                         (
-                            "Wait until the other apt or dpkg on this host has ended, or raise lock_timeout, and run this again"
+                            (
+                                "Wait until the other apt or dpkg on this host has ended, or raise "
+                                "lock_timeout, and run this again"
+                            )
                             if LISTS_LOCKED.search(stderr)
-                            else "Correct the repository, its key or the proxy on this host until apt-get update succeeds, and run this again"
+                            else (
+                                "Correct the repository, its key or the proxy on this host until "
+                                "apt-get update succeeds, and run this again"
+                            )
                         ),
                     )
                 )
@@ -527,7 +547,8 @@ class Host:
         self.file.write(record)
         if rc:
             self.module.fail_json(
-                msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half installed, run 'dpkg --configure "
+                msg="apt-get install %s failed: %s\nCorrect what apt names. If a package is half "
+                "installed, run 'dpkg --configure "
                 "--pending' on the host. Then run this again"
                 % (" ".join(missing), last_lines(stderr or stdout)),
                 stdout=stdout,
@@ -570,7 +591,10 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt-mark hold failed: %s\nThe packages are installed, but not held. Correct what apt-mark names, and run this again"
+                msg=(
+                    "apt-mark hold failed: %s\nThe packages are installed, but not held. Correct "
+                    "what apt-mark names, and run this again"
+                )
                 % last_lines(stderr or stdout)
             )
 
@@ -589,9 +613,10 @@ class Host:
         if wrong:
             stays = ", ".join(sorted(self.installed(plan["installed"]))) or "nothing"
             self.module.fail_json(
-                msg="apt-get succeeded, but %s. Of what it installed, this is still there: %s. It is recorded, and the removal of the role removes it. "
-                "Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what changed the packages again"
-                % (", ".join(wrong), stays)
+                msg="apt-get succeeded, but %s. Of what it installed, this is still there: %s. It "
+                "is recorded, and the removal of the role removes it. "
+                "Find with 'apt-cache policy' and in /var/log/apt/history.log on the host what "
+                "changed the packages again" % (", ".join(wrong), stays)
             )
 
     @staticmethod
@@ -617,7 +642,8 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available version, add a repository that has it, or "
+                msg="apt cannot install %s, nothing was changed: %s%s\nRequest an available "
+                "version, add a repository that has it, or "
                 "resolve the conflict that apt names"
                 % (" ".join(missing), last_lines(stderr or stdout), self.offer(missing))
             )
@@ -636,7 +662,10 @@ class Host:
         ]
         if refused:
             self.module.fail_json(
-                msg="to install %s apt would remove %s; nothing was changed: remove them first if they are not needed"
+                msg=(
+                    "to install %s apt would remove %s; nothing was changed: remove them first if "
+                    "they are not needed"
+                )
                 % (" ".join(missing), ", ".join(refused))
             )
         # Holds are ignored only for may_replace. Other holds are kept.
@@ -650,7 +679,8 @@ class Host:
         held = self.held(moved)
         if held:
             self.module.fail_json(
-                msg="to install %s apt would change %s, which are held; nothing was changed: lift the holds (apt-mark unhold) if "
+                msg="to install %s apt would change %s, which are held; nothing was changed: lift "
+                "the holds (apt-mark unhold) if "
                 "they may change" % (" ".join(missing), ", ".join(held))
             )
         return plan
@@ -717,7 +747,8 @@ class Host:
         )
         if rc:
             self.module.fail_json(
-                msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt names ('apt-get --fix-broken install'), "
+                msg="apt cannot remove %s, nothing was changed: %s\nRepair the packages that apt "
+                "names ('apt-get --fix-broken install'), "
                 "and run this again" % (" ".join(names), last_lines(stderr or stdout))
             )
         removed = _packages.parse_simulation(stdout)["removed"]
@@ -839,7 +870,8 @@ def main():
             host.uninstall(module.params["former_packages"], module.params["traces"])
     except _packages.ParseError as error:
         module.fail_json(
-            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, and repair what it lists. If it lists nothing, "
+            msg="the output of apt and dpkg cannot be parsed: %s. Run 'dpkg --audit' on the host, "
+            "and repair what it lists. If it lists nothing, "
             "report the line as a fault of the collection" % error
         )
     if module.params["simulate"]:

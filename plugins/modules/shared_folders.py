@@ -10,17 +10,22 @@ module: shared_folders
 short_description: Manage folders that several users or hosts share
 version_added: "0.2.0"
 description:
-  - Creates folders with owner, group and mode, and makes mount points immutable. With a POSIX access list it gives one user (the one that an NFS server maps a
-    foreign root to) full access to them and to everything created in them later.
+  - Creates folders with owner, group and mode, and makes mount points immutable. With a POSIX
+    access list it gives one user (the one that an NFS server maps a foreign root to) full access to
+    them and to everything created in them later.
   - The content of an existing folder is not changed, except by O(folders[].without_uid).
-  - On an NFS server that maps root to another user (root_squash), a folder with the requested group and mode is accepted, with any owner unless a person is
-    requested. A missing folder is created as its owner if the parent permits it. If the server rejects anything else, the module fails after all folders were
-    tried, with the commands for the server's administrator.
-  - The module fails before it changes anything if a path leads through a symbolic link to a system folder such as C(/etc).
-  - The former state is written to O(record) first, so that V(former) can restore it. Folders that the module created are removed only if they are empty.
+  - On an NFS server that maps root to another user (root_squash), a folder with the requested group
+    and mode is accepted, with any owner unless a person is requested. A missing folder is created
+    as its owner if the parent permits it. If the server rejects anything else, the module fails
+    after all folders were tried, with the commands for the server's administrator.
+  - The module fails before it changes anything if a path leads through a symbolic link to a system
+    folder such as C(/etc).
+  - The former state is written to O(record) first, so that V(former) can restore it. Folders that
+    the module created are removed only if they are empty.
 options:
   folders:
-    description: The folders, parents before their subfolders. Missing parents are created too, with mode V(0755), and recorded.
+    description: The folders, parents before their subfolders. Missing parents are created too, with
+      mode V(0755), and recorded.
     type: list
     elements: dict
     required: true
@@ -30,28 +35,37 @@ options:
         type: path
         required: true
       owner:
-        description: Numeric id of the owner. By default it is not changed, and a new folder gets V(0).
+        description: Numeric id of the owner. By default it is not changed, and a new folder gets
+          V(0).
         type: int
       group:
-        description: Numeric id of the group. By default it is not changed, and a new folder gets V(0).
+        description: Numeric id of the group. By default it is not changed, and a new folder gets
+          V(0).
         type: int
       mode:
-        description: Permission bits in octal, for example V('2770'). By default they are not changed, and a new folder gets V(0755).
+        description: Permission bits in octal, for example V('2770'). By default they are not
+          changed, and a new folder gets V(0755).
         type: str
       full_access_uid:
-        description: Numeric id of a user with full access to the folder and to everything created in it later. The file system must support access lists.
+        description: Numeric id of a user with full access to the folder and to everything created
+          in it later. The file system must support access lists.
         type: int
       without_uid:
         version_added: "0.4.0"
         description:
-          - Numeric id of a user whose full access is removed from the folder and from everything in it. Use it for a folder of a person below a folder with
-            O(folders[].full_access_uid). Without other entries in the inherited list, new files there get their mode from the umask again.
-          - Entries of other users and groups stay. The content is changed only if the folder itself has the entry.
+          - Numeric id of a user whose full access is removed from the folder and from everything in
+            it. Use it for a folder of a person below a folder with O(folders[].full_access_uid).
+            Without other entries in the inherited list, new files there get their mode from the
+            umask again.
+          - Entries of other users and groups stay. The content is changed only if the folder itself
+            has the entry.
         type: int
       immutable:
         description:
-          - Whether nobody, not even root, may write into the folder. Use it for mount points, so that nothing is written while nothing is mounted.
-          - Ignored while something is mounted there. RV(unprotected) lists folders on file systems without the attribute.
+          - Whether nobody, not even root, may write into the folder. Use it for mount points, so
+            that nothing is written while nothing is mounted.
+          - Ignored while something is mounted there. RV(unprotected) lists folders on file systems
+            without the attribute.
         type: bool
         default: false
   record:
@@ -59,7 +73,8 @@ options:
     type: path
     required: true
   state:
-    description: V(present) creates and corrects the folders. V(former) restores the recorded state of O(folders), or of all recorded folders if that is empty.
+    description: V(present) creates and corrects the folders. V(former) restores the recorded state
+      of O(folders), or of all recorded folders if that is empty.
     type: str
     choices: [present, former]
     default: present
@@ -96,7 +111,8 @@ changed_paths:
   type: list
   elements: str
 kept:
-  description: With O(state=former), folders that the module created and that stay because they are not empty or are mount points in use.
+  description: With O(state=former), folders that the module created and that stay because they are
+    not empty or are mount points in use.
   returned: success
   type: list
   elements: str
@@ -104,7 +120,7 @@ commands:
   description: After a failure, the commands for the administrators of NFS servers, by server.
   returned: when an NFS server rejects a folder
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   sample: {nas.example.org: ["mkdir -p /export/user/anna && chown 2001:3001 /export/user/anna && chmod 0700 /export/user/anna"]}
 unprotected:
   description: Folders requested as immutable on file systems without that attribute.
@@ -183,7 +199,9 @@ def read_list(path, name):
 
 
 def state_of(path):
-    """Return owner, group, permission bits and access lists of a folder in the form of the record."""
+    """Return owner, group, permission bits and access lists of a folder in the form of the
+    record.
+    """
     found = os.stat(path)
     return {
         "owner": found.st_uid,
@@ -608,7 +626,8 @@ def check_links(module):
             is_folder(leads_to, "mount") or is_folder(leads_to, "tree")
         ):
             module.fail_json(
-                msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the system's own. Remove the link, or name "
+                msg="'%s' leads by a symbolic link to '%s'; expected a folder that is none of the "
+                "system's own. Remove the link, or name "
                 "another folder" % (folder["path"], leads_to)
             )
 
@@ -617,12 +636,18 @@ def fail_for(module, error, changed):
     """Fail for what the system has refused, with the paths that were changed before."""
     if error.errno == errno.EOPNOTSUPP:
         module.fail_json(
-            msg="%s: this file system has no POSIX access lists, but full_access_uid needs them: mount it with acl"
+            msg=(
+                "%s: this file system has no POSIX access lists, but full_access_uid needs them: "
+                "mount it with acl"
+            )
             % error.filename,
             changed_paths=changed,
         )
     module.fail_json(
-        msg="%s: %s. Correct it on this host (mode, mount options, a full or read-only file system), and run this again"
+        msg=(
+            "%s: %s. Correct it on this host (mode, mount options, a full or read-only file "
+            "system), and run this again"
+        )
         % (error.filename, error.strerror),
         changed_paths=changed,
     )
@@ -668,8 +693,10 @@ def main():
             for server, commands in sorted(folders.commands.items())
         )
         module.fail_json(
-            msg="%s cannot be created or changed from this host, because their NFS server maps root to another user (root_squash) and their owner "
-            "may not do it either. Have the server's administrator run, %s. Then run this again: folders with this group and mode are accepted. Paths "
+            msg="%s cannot be created or changed from this host, because their NFS server maps "
+            "root to another user (root_squash) and their owner "
+            "may not do it either. Have the server's administrator run, %s. Then run this "
+            "again: folders with this group and mode are accepted. Paths "
             "are as this host mounts them; below an NFS 4 root (fsid=0) put its path before them"
             % (
                 quantity(sum(len(commands) for commands in folders.commands.values()), "folder"),

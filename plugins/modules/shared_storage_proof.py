@@ -10,8 +10,8 @@ module: shared_storage_proof
 short_description: Verify that hosts see each other's files in a shared folder
 version_added: "0.1.0"
 description:
-  - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of them.
-    In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
+  - Run with V(write) on every host, then with V(read) on every host, then with V(remove) on one of
+    them. In between the files lie in C(.trainyard/proof) of the folder; afterwards nothing is left.
   - Between two hosts O(take) makes V(remove) unnecessary, because each file has one reader.
   - A file that is not visible is a result and not a failure.
   - The folder has no changes afterwards, so the module never reports a change.
@@ -22,7 +22,8 @@ options:
     required: true
   step:
     description:
-      - V(write) returns what is mounted at O(path), writes this host's file and syncs it to the storage.
+      - V(write) returns what is mounted at O(path), writes this host's file and syncs it to the
+        storage.
       - V(read) reads the files of the other hosts.
       - V(remove) deletes the files of all hosts.
     type: str
@@ -62,11 +63,13 @@ options:
         type: str
         required: true
   take:
-    description: Whether V(read) deletes files that it has read correctly. Use it for files without other readers. Ignored in check mode.
+    description: Whether V(read) deletes files that it has read correctly. Use it for files without
+      other readers. Ignored in check mode.
     type: bool
     default: false
   speed_record:
-    description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement in it.
+    description: Record of M(trainyard.gpu.shared_storage_speed). V(write) returns the measurement
+      in it.
     type: path
   container:
     description: Options of M(trainyard.gpu.training_container_info). V(read) then returns what that module returns in RV(container).
@@ -79,7 +82,8 @@ options:
     default: {}
     version_added: "0.4.0"
   timeout:
-    description: Maximum time in seconds to wait for files that appear late, or for a storage that does not answer.
+    description: Maximum time in seconds to wait for files that appear late, or for a storage that
+      does not answer.
     type: int
     default: 10
 extends_documentation_fragment:
@@ -108,7 +112,8 @@ EXAMPLES = r"""
   trainyard.gpu.shared_storage_proof:
     path: /data1/share
     step: read
-    files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars, ['written', 'proof']) }}"
+    files: "{{ ansible_play_hosts | reject('eq', inventory_hostname) | map('extract', hostvars,
+      ['written', 'proof']) }}"
   register: seen
 
 - name: Remove the files
@@ -121,7 +126,8 @@ EXAMPLES = r"""
 RETURN = r"""
 cause:
   description:
-    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or V(no_answer); empty if nothing is wrong.
+    - What is wrong with the folder. V(missing), V(no_directory), V(not_writable), V(no_space) or
+      V(no_answer); empty if nothing is wrong.
   returned: when O(step=write)
   type: str
 error:
@@ -148,7 +154,8 @@ real_path:
   type: str
   sample: /data1/share
 proof:
-  description: The written file, for O(files) on the other hosts; empty in check mode or if nothing could be written.
+  description: The written file, for O(files) on the other hosts; empty in check mode or if nothing
+    could be written.
   returned: when O(step=write)
   type: dict
   contains:
@@ -188,7 +195,8 @@ space:
       description: Number of files that can still be created.
       type: int
 speed:
-  description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if there is none.
+  description: Measurement of M(trainyard.gpu.shared_storage_speed) of the same mount; empty if
+    there is none.
   returned: when O(step=write)
   type: dict
 container:
@@ -212,7 +220,8 @@ seen:
       type: str
     cause:
       description:
-        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed) if its temporary name exists too, V(unreadable).
+        - V(missing), V(differs) in its content, V(owner_differs), V(mode_differs), V(not_renamed)
+          if its temporary name exists too, V(unreadable).
         - Empty if the file is as it was written.
       type: str
     seconds:
@@ -484,13 +493,17 @@ def main():
         elif params["step"] == "remove" and not module.check_mode:
             if ask_file_system(params["path"], params["timeout"])[0] == "hangs":
                 module.fail_json(
-                    msg="the server of '%s' does not answer: start it, or discard the data that this host has not written to it yet with "
+                    msg="the server of '%s' does not answer: start it, or discard the data that "
+                    "this host has not written to it yet with "
                     "'umount --force --lazy %s'" % (params["path"], params["path"])
                 )
             remove(params["path"])
     except OSError as error:
         module.fail_json(
-            msg="the files of the proof cannot be removed: %s. Mount the share writable on this host, or remove '%s' on its server"
+            msg=(
+                "the files of the proof cannot be removed: %s. Mount the share writable on this "
+                "host, or remove '%s' on its server"
+            )
             % (error, os.path.join(params["path"], FOLDERS[-1]))
         )
     module.exit_json(changed=False, **result)

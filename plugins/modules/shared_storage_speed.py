@@ -10,10 +10,13 @@ module: shared_storage_speed
 short_description: Measure the read and write speed of a shared folder
 version_added: "0.2.0"
 description:
-  - Writes one large file and many small ones into C(.trainyard/speed) of the folder, reads them back, and removes them.
-  - The write time includes the sync to the storage (C(fsync) of the large file, C(syncfs) after the small ones). Before reading, the host's page cache is
-    dropped. A server may still have the files in its own cache.
-  - The measurement is kept in O(record) on the host. The folder has no changes afterwards, so the module never reports a change.
+  - Writes one large file and many small ones into C(.trainyard/speed) of the folder, reads them
+    back, and removes them.
+  - The write time includes the sync to the storage (C(fsync) of the large file, C(syncfs) after the
+    small ones). Before reading, the host's page cache is dropped. A server may still have the files
+    in its own cache.
+  - The measurement is kept in O(record) on the host. The folder has no changes afterwards, so the
+    module never reports a change.
 options:
   path:
     description: Absolute path of the shared folder.

@@ -8,17 +8,22 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_accounts
 short_description: Manage Slurm accounts, people, GPU quotas and priorities
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Makes the accounts, people, limits and QOS in Slurm's accounting database equal to a list, with C(sacctmgr).
-  - Reads the database, compares it and runs commands for the differences only. New accounts and people are added in one transaction. Afterwards the database
-    is read again, and a difference fails the module.
-  - What was created, and the former value of what was changed, is written to O(record). Only that is removed or restored when it is no longer requested.
-    Accounts, people, coordinators, QOS and limits that others have made stay, and so does every limit that is not an option of this module.
-  - The limits hold if C(AccountingStorageEnforce) in C(slurm.conf) has C(associations,limits,qos), and if C(AccountingStorageTRES) has C(gres/gpu).
+  - Makes the accounts, people, limits and QOS in Slurm's accounting database equal to a list, with
+    C(sacctmgr).
+  - Reads the database, compares it and runs commands for the differences only. New accounts and
+    people are added in one transaction. Afterwards the database is read again, and a difference
+    fails the module.
+  - What was created, and the former value of what was changed, is written to O(record). Only that
+    is removed or restored when it is no longer requested. Accounts, people, coordinators, QOS and
+    limits that others have made stay, and so does every limit that is not an option of this module.
+  - The limits hold if C(AccountingStorageEnforce) in C(slurm.conf) has C(associations,limits,qos),
+    and if C(AccountingStorageTRES) has C(gres/gpu).
 options:
   cluster:
-    description: Name of the cluster, C(ClusterName) in C(slurm.conf). It must be registered in the database.
+    description: Name of the cluster, C(ClusterName) in C(slurm.conf). It must be registered in the
+      database.
     type: str
     required: true
   accounts:
@@ -28,7 +33,8 @@ options:
     default: []
     suboptions:
       name:
-        description: Name of the account. Lower-case letters, digits, C(_) and C(-), because Slurm folds names to lower case.
+        description: Name of the account. Lower-case letters, digits, C(_) and C(-), because Slurm
+          folds names to lower case.
         type: str
         required: true
       description:
@@ -36,42 +42,50 @@ options:
         type: str
       gpus:
         description:
-          - GPUs that the running jobs of the account may have together (C(GrpTRES) of its association). Further jobs wait with C(AssocGrpGRES).
+          - GPUs that the running jobs of the account may have together (C(GrpTRES) of its
+            association). Further jobs wait with C(AssocGrpGRES).
           - V(0) allows jobs without GPUs only. If not set, the module sets no limit.
         type: int
       max_gpus_per_person:
         description:
-          - GPUs that the running jobs of each member may have together in this account (C(GrpTRES) of the member's association).
+          - GPUs that the running jobs of each member may have together in this account (C(GrpTRES)
+            of the member's association).
           - At most O(accounts[].gpus). If not set, the module sets no limit.
         type: int
       max_minutes:
         description:
-          - Minutes that one job may run (C(MaxWall) of the account, which its members inherit). A job without C(--time) gets this limit.
+          - Minutes that one job may run (C(MaxWall) of the account, which its members inherit). A
+            job without C(--time) gets this limit.
           - If not set, only the limit of the partition applies.
         type: int
       cpus:
         description:
-          - CPUs that the running jobs of the account may have together (C(GrpTRES)). Further jobs wait with C(AssocGrpCpuLimit).
+          - CPUs that the running jobs of the account may have together (C(GrpTRES)). Further jobs
+            wait with C(AssocGrpCpuLimit).
           - If not set, O(accounts[].defaults) has the limit.
         type: int
       memory_gb:
         description:
-          - Memory in GiB that the running jobs of the account may have together (C(GrpTRES)). Further jobs wait with C(AssocGrpMemLimit).
+          - Memory in GiB that the running jobs of the account may have together (C(GrpTRES)).
+            Further jobs wait with C(AssocGrpMemLimit).
           - If not set, O(accounts[].defaults) has the limit.
         type: int
       max_jobs_per_person:
         description:
-          - Running jobs that each member may have in this account (C(MaxJobs), which members inherit). Each task of an array counts.
+          - Running jobs that each member may have in this account (C(MaxJobs), which members
+            inherit). Each task of an array counts.
           - If not set, O(accounts[].defaults) has the limit.
         type: int
       max_submitted_per_person:
         description:
-          - Pending and running jobs that each member may have in this account (C(MaxSubmitJobs), which members inherit). Each task of an array counts.
+          - Pending and running jobs that each member may have in this account (C(MaxSubmitJobs),
+            which members inherit). Each task of an array counts.
           - If not set, O(accounts[].defaults) has the limit.
         type: int
       defaults:
         description:
-          - Limits for what the account does not set. They are set only if the account has no such limit yet, so that one that was set by hand stays.
+          - Limits for what the account does not set. They are set only if the account has no such
+            limit yet, so that one that was set by hand stays.
           - If not set, the module sets no limit.
         type: dict
         suboptions:
@@ -88,14 +102,17 @@ options:
             description: See O(accounts[].max_submitted_per_person).
             type: int
       members:
-        description: Names of the people. A person's default account is the first one in the list. Every person may choose another one.
+        description: Names of the people. A person's default account is the first one in the list.
+          Every person may choose another one.
         type: list
         elements: str
         default: []
   priorities:
     description:
-      - The QOS that jobs of all O(accounts) can choose with C(--qos). A job that names none has V(normal), or the first one if there is no V(normal).
-      - All of them refuse a job at submit that alone is over a limit (C(DenyOnLimit)). Without that, it waits for ever.
+      - The QOS that jobs of all O(accounts) can choose with C(--qos). A job that names none has
+        V(normal), or the first one if there is no V(normal).
+      - All of them refuse a job at submit that alone is over a limit (C(DenyOnLimit)). Without
+        that, it waits for ever.
       - If not set, no QOS is managed.
     type: list
     elements: dict
@@ -110,14 +127,16 @@ options:
         type: int
         default: 0
       preempts:
-        description: Names of O(priorities) whose running jobs are requeued if a job of this one needs their hosts. C(PreemptType) must be C(preempt/qos).
+        description: Names of O(priorities) whose running jobs are requeued if a job of this one
+          needs their hosts. C(PreemptType) must be C(preempt/qos).
         type: list
         elements: str
         default: []
   operators:
     description:
-      - Names of members who get C(AdminLevel=Administrator), with which Slurm shows them all jobs and lets them drain and resume nodes. They can change
-        everything in Slurm. With C(AdminLevel=Operator) C(slurmctld) refuses a drain.
+      - Names of members who get C(AdminLevel=Administrator), with which Slurm shows them all jobs
+        and lets them drain and resume nodes. They can change everything in Slurm. With
+        C(AdminLevel=Operator) C(slurmctld) refuses a drain.
       - Rights that others have given stay, and are restored when a name is removed.
     type: list
     elements: str
@@ -125,22 +144,27 @@ options:
     version_added: "0.4.0"
   cancel_jobs:
     description:
-      - Whether to cancel jobs of what is removed. Slurm refuses to remove a person or an account with pending or running jobs.
-      - With V(false), such a person cannot submit jobs any more, the jobs run on, and a later run removes the person.
+      - Whether to cancel jobs of what is removed. Slurm refuses to remove a person or an account
+        with pending or running jobs.
+      - With V(false), such a person cannot submit jobs any more, the jobs run on, and a later run
+        removes the person.
     type: bool
     default: false
   timeout:
-    description: Seconds to wait each time for a database that is busy, for C(slurmctld) to register its GPUs, and for cancelled jobs to end.
+    description: Seconds to wait each time for a database that is busy, for C(slurmctld) to register
+      its GPUs, and for cancelled jobs to end.
     type: int
     default: 60
   record:
     description:
       - Absolute path of a JSON file that records what was created or changed.
-      - Back it up together with the database. A database that is restored without it may have people who were removed since, see RV(others).
+      - Back it up together with the database. A database that is restored without it may have
+        people who were removed since, see RV(others).
     type: path
     required: true
   state:
-    description: V(present) makes the database equal to the request. V(former) removes or restores everything in O(record).
+    description: V(present) makes the database equal to the request. V(former) removes or restores
+      everything in O(record).
     type: str
     choices: [present, former]
     default: present
@@ -152,7 +176,8 @@ attributes:
   diff_mode:
     support: full
 notes:
-  - Needs C(sacctmgr) and C(squeue) of Slurm 21.08 or later, and the rights of a Slurm administrator, which root has on the database's host.
+  - Needs C(sacctmgr) and C(squeue) of Slurm 21.08 or later, and the rights of a Slurm
+    administrator, which root has on the database's host.
 author:
   - trainyard maintainers (@trainyard)
 """
@@ -198,7 +223,8 @@ changes:
   elements: dict
   contains:
     what:
-      description: A C(qos), an C(account), a C(member) of an account, an C(operator), or the default account of a C(person), with its name.
+      description: A C(qos), an C(account), a C(member) of an account, an C(operator), or the
+        default account of a C(person), with its name.
       type: str
       sample: member vision anna
     action:
@@ -211,7 +237,8 @@ changes:
       description: The same values after the change.
       type: dict
 waiting:
-  description: What will be removed by a later run because jobs have not ended. A person in this list cannot submit jobs.
+  description: What will be removed by a later run because jobs have not ended. A person in this
+    list cannot submit jobs.
   returned: success
   type: list
   elements: dict
@@ -291,7 +318,10 @@ class Accounts:
         path = self.module.get_bin_path(name)
         if path is None:
             self.module.fail_json(
-                msg="%s is not installed on this host; install the package slurm-client, or run this module on the host of slurmdbd"
+                msg=(
+                    "%s is not installed on this host; install the package slurm-client, or run "
+                    "this module on the host of slurmdbd"
+                )
                 % name
             )
         return path
@@ -314,7 +344,10 @@ class Accounts:
         rc, out, err = self.run(sacctmgr.show(entity))
         if rc != 0:
             self.module.fail_json(
-                msg="sacctmgr show %s failed: %s. Check that slurmdbd runs on AccountingStorageHost of slurm.conf, and look into its log"
+                msg=(
+                    "sacctmgr show %s failed: %s. Check that slurmdbd runs on "
+                    "AccountingStorageHost of slurm.conf, and look into its log"
+                )
                 % (entity, sacctmgr.message(err or out))
             )
         return out
@@ -345,7 +378,8 @@ class Accounts:
         )
         if rc != 0:
             self.module.fail_json(
-                msg="squeue failed: %s. Something is to be removed, which is not possible while its jobs run. Start slurmctld, and run this "
+                msg="squeue failed: %s. Something is to be removed, which is not possible while "
+                "its jobs run. Start slurmctld, and run this "
                 "again" % sacctmgr.message(err or out)
             )
         return self.parsed(sacctmgr.parse_jobs, out)
@@ -371,7 +405,10 @@ class Accounts:
         if not any(row.cluster == self.cluster for row in found.associations):
             names = sorted({row.cluster for row in found.associations})
             self.module.fail_json(
-                msg="cluster: '%s' is not registered in the database, which has %s. Start slurmctld with ClusterName=%s, or correct the name"
+                msg=(
+                    "cluster: '%s' is not registered in the database, which has %s. Start "
+                    "slurmctld with ClusterName=%s, or correct the name"
+                )
                 % (self.cluster, ", ".join(names) or "none", self.cluster)
             )
 
@@ -384,7 +421,8 @@ class Accounts:
         while sacctmgr.GPU not in self.parsed(sacctmgr.parse_tres, self.table("tres")):
             if time.monotonic() >= deadline:
                 self.module.fail_json(
-                    msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in slurm.conf, and start slurmctld, which "
+                    msg="the database does not count %s. Set AccountingStorageTRES=gres/gpu in "
+                    "slurm.conf, and start slurmctld, which "
                     "registers it" % sacctmgr.GPU
                 )
             time.sleep(1)
@@ -396,14 +434,18 @@ class Accounts:
             # One of them may have ended.
             if rc != 0 and "Invalid job id" not in err:
                 self.module.fail_json(
-                    msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs on the scheduler's host, and run "
+                    msg="scancel of jobs %s failed: %s. Check that slurmctld runs, cancel the jobs "
+                    "on the scheduler's host, and run "
                     "this again" % (", ".join(numbers), sacctmgr.message(err or out))
                 )
             deadline = self.deadline()
             while {job.number for job in self.jobs()} & set(numbers):
                 if time.monotonic() >= deadline:
                     self.module.fail_json(
-                        msg="jobs %s have not ended %d s after scancel. Run this again when squeue does not show them any more"
+                        msg=(
+                            "jobs %s have not ended %d s after scancel. Run this again when squeue "
+                            "does not show them any more"
+                        )
                         % (", ".join(numbers), self.module.params["timeout"])
                     )
                 time.sleep(1)
@@ -474,7 +516,10 @@ class Accounts:
                     else [step.what for step in left.steps]
                 )
                 self.module.fail_json(
-                    msg="%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this again"
+                    msg=(
+                        "%s failed: %s. Done: %s. Not done: %s. Correct the cause, and run this "
+                        "again"
+                    )
                     % (
                         not_done[0],
                         message or "sacctmgr reported success, but the database does not have it",

@@ -8,15 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_host_info
 short_description: Gather what Slurm's configuration needs from a host
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns in one run the host's part of the input of decision C(slurm_plan) - packages, hardware, GPU device nodes, control groups, services,
-    files and the record of a role.
+  - Returns in one run the host's part of the input of decision C(slurm_plan) - packages, hardware,
+    GPU device nodes, control groups, services, files and the record of a role.
   - A host without Slurm is a result, not a failure.
   - The versions of Slurm, munge and MariaDB are returned in addition to O(packages).
 options:
   texts:
-    description: Absolute paths of files, or patterns of them, whose content is returned. The content must not be secret.
+    description: Absolute paths of files, or patterns of them, whose content is returned. The
+      content must not be secret.
     type: list
     elements: path
     default: [/etc/slurm/slurm.conf, /etc/slurm/gres.conf, /etc/slurm/cgroup.conf, /etc/slurm/mpi.conf]
@@ -25,7 +26,8 @@ options:
     type: path
     default: /etc/munge/munge.key
   munge_salt:
-    description: Text of one run that is the same for all hosts. RV(munge_key.digest) is empty without it.
+    description: Text of one run that is the same for all hosts. RV(munge_key.digest) is empty
+      without it.
     type: str
     default: ''
   folders:
@@ -86,7 +88,8 @@ kernel:
   type: str
   sample: 6.1.0-37-amd64
 packages:
-  description: Versions of the installed packages, by name. A name of O(packages) that an installed package provides has the version of that package.
+  description: Versions of the installed packages, by name. A name of O(packages) that an installed
+    package provides has the version of that package.
   returned: success
   type: dict
   sample: {slurmd: 22.05.8-4+deb12u3, munge: 0.5.15-2+deb12u1}
@@ -96,12 +99,14 @@ candidates:
   type: dict
   sample: {}
 release:
-  description: Release of the installed Slurm, else of the one that apt would install. Empty if there is neither.
+  description: Release of the installed Slurm, else of the one that apt would install. Empty if
+    there is neither.
   returned: success
   type: str
   sample: "22.05"
 hardware:
-  description: Hardware in the terms of slurm.conf, from C(slurmd -C) if it is installed, else from the kernel.
+  description: Hardware in the terms of slurm.conf, from C(slurmd -C) if it is installed, else from
+    the kernel.
   returned: success
   type: dict
   contains:
@@ -128,7 +133,8 @@ kernel_hardware:
   returned: success
   type: dict
 gpus:
-  description: Device nodes C(/dev/nvidiaN), or C(/dev/davinciN) of Ascend NPUs on a host without GPUs, sorted by number.
+  description: Device nodes C(/dev/nvidiaN), or C(/dev/davinciN) of Ascend NPUs on a host without
+    GPUs, sorted by number.
   returned: success
   type: list
   elements: dict
@@ -140,12 +146,13 @@ gpus:
       description: Number in its name.
       type: int
     model:
-      description: Model by the driver, of an NPU the chip, such as V(Ascend910B1). Empty if the driver does not tell.
+      description: Model by the driver, of an NPU the chip, such as V(Ascend910B1). Empty if the
+        driver does not tell.
       type: str
 gpu_sockets:
   description:
-    - For each GPU by its number, the sockets that are near it by the kernel (C(local_cpulist) of its PCI device), as Slurm numbers sockets. One that the driver
-      does not tell is missing.
+    - For each GPU by its number, the sockets that are near it by the kernel (C(local_cpulist) of
+      its PCI device), as Slurm numbers sockets. One that the driver does not tell is missing.
   returned: success
   type: dict
   version_added: "0.4.0"
@@ -170,17 +177,21 @@ cgroup:
       description: Why it cannot; empty if it can.
       type: str
     cores:
-      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to their CPUs.
+      description: Whether the kernel has the controller C(cpuset), by which jobs are limited to
+        their CPUs.
       type: bool
     swap:
-      description: Whether the kernel limits swap by control groups version 2. It does not if it is built without swap or started with C(swapaccount=0).
+      description: Whether the kernel limits swap by control groups version 2. It does not if it is
+        built without swap or started with C(swapaccount=0).
       type: bool
 dbus:
-  description: Whether the system bus exists, by which slurmd requests its scope from systemd with control groups version 2.
+  description: Whether the system bus exists, by which slurmd requests its scope from systemd with
+    control groups version 2.
   returned: success
   type: bool
 services:
-  description: The units C(munge), C(mariadb), C(slurmdbd), C(slurmctld), C(slurmd) and C(sackd), by that name.
+  description: The units C(munge), C(mariadb), C(slurmdbd), C(slurmctld), C(slurmd) and C(sackd), by
+    that name.
   returned: success
   type: dict
   contains:
@@ -231,7 +242,8 @@ mail_program:
   type: str
   sample: /usr/bin/mail
 pmix_folder:
-  description: Folder in which Slurm's plugin looks for the PMIx library; empty if the library is not installed.
+  description: Folder in which Slurm's plugin looks for the PMIx library; empty if the library is
+    not installed.
   returned: success
   type: str
   sample: /usr/lib/x86_64-linux-gnu/pmix2/lib
@@ -250,13 +262,15 @@ record:
   returned: success
   type: dict
 login_user:
-  description: The user that logged in to the host for this run, before C(become); empty if the connection has no login.
+  description: The user that logged in to the host for this run, before C(become); empty if the
+    connection has no login.
   returned: success
   type: str
   sample: ops
 operators:
   version_added: "0.4.0"
-  description: Uids of root, RV(login_user), O(operator_users) and the members of O(operator_groups), by name.
+  description: Uids of root, RV(login_user), O(operator_users) and the members of
+    O(operator_groups), by name.
   returned: success
   type: dict
   sample: {root: 0, ops: 1000}
@@ -267,7 +281,8 @@ planners:
   type: dict
   sample: {cron: {backup: 34}, at: {}}
 missing_people:
-  description: Names among O(people) without an account. slurmctld looks up people when they are added to Slurm, and again only each hour.
+  description: Names among O(people) without an account. slurmctld looks up people when they are
+    added to Slurm, and again only each hour.
   returned: success
   type: list
   elements: str

@@ -8,12 +8,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_info
 short_description: Gather nodes, partitions, jobs and accounts of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Returns the output of Slurm's commands as data, for Slurm 21.08 to 24.11. It runs on any host that has the commands and the configuration of the cluster.
+  - Returns the output of Slurm's commands as data, for Slurm 21.08 to 24.11. It runs on any host
+    that has the commands and the configuration of the cluster.
   - It runs one command for the cluster and its controllers, and one for each item of O(gather).
-  - If Slurm does not answer, the result says why (RV(available=false), RV(cause), RV(fix)). The task fails only for invalid options and for output that is
-    incomplete or has an unexpected format. The message then has the line.
+  - If Slurm does not answer, the result says why (RV(available=false), RV(cause), RV(fix)). The
+    task fails only for invalid options and for output that is incomplete or has an unexpected
+    format. The message then has the line.
   - All times are UTC.
 author:
   - trainyard maintainers (@trainyard)
@@ -21,7 +23,8 @@ options:
   gather:
     description:
       - What to read. With an empty list, only the cluster and its controllers are read.
-      - A person without privileges sees only what C(PrivateData) in C(slurm.conf) and in C(slurmdbd.conf) allows.
+      - A person without privileges sees only what C(PrivateData) in C(slurm.conf) and in
+        C(slurmdbd.conf) allows.
       - V(associations) and V(qos) come from the accounting database.
     type: list
     elements: str
@@ -29,8 +32,9 @@ options:
     default: [nodes, partitions]
   credential:
     description:
-      - A new MUNGE credential of the controller, as C(munge --no-input --restrict-uid=0) prints it there. If the controller refuses this host, the credential
-        tells V(auth_key) from V(auth_clock) in RV(cause). Without it, RV(cause) is V(auth).
+      - A new MUNGE credential of the controller, as C(munge --no-input --restrict-uid=0) prints it
+        there. If the controller refuses this host, the credential tells V(auth_key) from
+        V(auth_clock) in RV(cause). Without it, RV(cause) is V(auth).
       - Create it right before the task. It expires after 5 minutes.
     type: str
   timeout:
@@ -43,7 +47,8 @@ extends_documentation_fragment:
 seealso:
   - module: trainyard.gpu.slurm_node_state
 requirements:
-  - Slurm's commands (C(scontrol), C(squeue) for V(jobs), and C(sacctmgr) for V(associations) and V(qos))
+  - Slurm's commands (C(scontrol), C(squeue) for V(jobs), and C(sacctmgr) for V(associations) and
+    V(qos))
   - C(unmunge), for O(credential)
 """
 
@@ -96,7 +101,8 @@ cause:
     - V(not_configured) - no C(slurm.conf) on this host, and no source to fetch it from.
     - V(invalid_configuration) - Slurm refuses a line of C(slurm.conf).
     - V(controller_down) - the controller's host is up, but nothing listens at Slurm's port.
-    - V(controller_unreachable) - the controller's host does not answer, or its name cannot be resolved.
+    - V(controller_unreachable) - the controller's host does not answer, or its name cannot be
+      resolved.
     - V(auth_munge_down) - MUNGE does not run on this host.
     - V(auth_key) - this host has another MUNGE key than the controller. Only with O(credential).
     - V(auth_clock) - the clocks of this host and the controller differ. Only with O(credential).
@@ -150,7 +156,8 @@ nodes:
       description: Address at which the controller reaches it.
       type: str
     states:
-      description: Base state, then Slurm's flags, in lower case. The base state is V(idle), V(mixed), V(allocated), V(down), V(error), V(future) or V(unknown).
+      description: Base state, then Slurm's flags, in lower case. The base state is V(idle),
+        V(mixed), V(allocated), V(down), V(error), V(future) or V(unknown).
       type: list
       elements: str
       sample: [idle, drain]
@@ -160,10 +167,12 @@ nodes:
       elements: str
       sample: [drain, not_responding]
     available_for_jobs:
-      description: Whether the node starts jobs as soon as it has free resources. A node that is planned for a job or reserved for some people is included.
+      description: Whether the node starts jobs as soon as it has free resources. A node that is
+        planned for a job or reserved for some people is included.
       type: bool
     cpus:
-      description: CPUs for jobs, without those that C(CoreSpecCount) and C(CPUSpecList) keep for the system.
+      description: CPUs for jobs, without those that C(CoreSpecCount) and C(CPUSpecList) keep for
+        the system.
       type: int
     cpus_allocated:
       description: CPUs that jobs use.
@@ -192,7 +201,8 @@ nodes:
       type: list
       elements: str
     reason:
-      description: Why the node is down or drained; empty if no reason is set. Line breaks are replaced by spaces.
+      description: Why the node is down or drained; empty if no reason is set. Line breaks are
+        replaced by spaces.
       type: str
       sample: "trainyard: 3 of 8 GPUs do not answer"
     reason_user:
@@ -213,7 +223,8 @@ nodes:
       description: Version of slurmd; empty if it has not registered.
       type: str
     architecture:
-      description: Architecture of the processor as the kernel names it; empty if the node has not registered.
+      description: Architecture of the processor as the kernel names it; empty if the node has not
+        registered.
       type: str
       sample: x86_64
 partitions:
@@ -229,7 +240,8 @@ partitions:
       description: Whether jobs without a partition go there.
       type: bool
     state:
-      description: V(up), V(down) (starts no jobs), V(drain) (accepts no jobs) or V(inactive) (neither).
+      description: V(up), V(down) (starts no jobs), V(drain) (accepts no jobs) or V(inactive)
+        (neither).
       type: str
     hidden:
       description: Whether Slurm's commands hide it.
@@ -275,20 +287,24 @@ partitions:
       type: dict
       sample: {h100: 16}
 jobs:
-  description: The jobs that wait or run, and those that ended within C(MinJobAge) as far as C(squeue) lists them.
+  description: The jobs that wait or run, and those that ended within C(MinJobAge) as far as
+    C(squeue) lists them.
   type: list
   elements: dict
   returned: if C(jobs) is in O(gather)
   contains:
     id:
-      description: Number of the job. Tasks of an array and parts of a heterogeneous job have numbers of their own.
+      description: Number of the job. Tasks of an array and parts of a heterogeneous job have
+        numbers of their own.
       type: int
     array:
-      description: For a job array, its C(id), and C(tasks) of this entry as Slurm prints them. Waiting tasks share an entry. Otherwise null.
+      description: For a job array, its C(id), and C(tasks) of this entry as Slurm prints them.
+        Waiting tasks share an entry. Otherwise null.
       type: dict
       sample: {id: 19, tasks: "1,3,5,7%2"}
     het:
-      description: For a part of a heterogeneous job, its C(id) and the C(offset) of the part. Otherwise null.
+      description: For a part of a heterogeneous job, its C(id) and the C(offset) of the part.
+        Otherwise null.
       type: dict
       sample: {id: 22, offset: 1}
     name:
@@ -419,7 +435,8 @@ reservations:
       description: Comment; empty if there is none.
       type: str
 associations:
-  description: The associations of all clusters in the database. Each is of an account, or of a person in an account.
+  description: The associations of all clusters in the database. Each is of an account, or of a
+    person in an account.
   type: list
   elements: dict
   returned: if C(associations) is in O(gather)
@@ -443,7 +460,8 @@ associations:
       description: Shares for the fair-share priority, or null for those of its parent.
       type: int
     group_tres:
-      description: Resources that its running jobs may have together, with C(mem) in MiB. What is not listed has no limit here.
+      description: Resources that its running jobs may have together, with C(mem) in MiB. What is
+        not listed has no limit here.
       type: dict
       sample: {gres/gpu: 8}
     group_max_jobs:
@@ -456,7 +474,8 @@ associations:
       description: Resources that one job may have, with those inherited from the account.
       type: dict
     max_jobs:
-      description: Jobs that a person may run together, or null. This and the following limits include those inherited from the account.
+      description: Jobs that a person may run together, or null. This and the following limits
+        include those inherited from the account.
       type: int
     max_submitted:
       description: Jobs of a person that may wait and run together, or null.
@@ -488,7 +507,8 @@ qos:
       type: list
       elements: str
     preempt_mode:
-      description: What happens to its jobs if they are preempted, such as V(requeue). V(cluster) is C(PreemptMode) of C(slurm.conf).
+      description: What happens to its jobs if they are preempted, such as V(requeue). V(cluster) is
+        C(PreemptMode) of C(slurm.conf).
       type: str
     grace_seconds:
       description: Seconds between the notice of a preemption and the end of the job.
@@ -502,7 +522,8 @@ qos:
       description: Factor for the usage of its jobs.
       type: float
     group_tres:
-      description: Resources that its running jobs may have together, as in RV(associations[].group_tres).
+      description: Resources that its running jobs may have together, as in
+        RV(associations[].group_tres).
       type: dict
     group_max_jobs:
       description: Its jobs that may run together, or null.

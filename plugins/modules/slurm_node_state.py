@@ -8,12 +8,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_node_state
 short_description: Drain and resume nodes of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Drains nodes with a reason that begins with C(trainyard:), or resumes them. A drained node finishes its jobs and starts no others.
-  - A reason without that prefix belongs to an administrator or to another program. Such a node is neither resumed nor given another reason. It is reported
-    in RV(kept).
-  - After V(resume), Slurm may report a node as C(not_responding) for some seconds, until it has contacted its slurmd.
+  - Drains nodes with a reason that begins with C(trainyard:), or resumes them. A drained node
+    finishes its jobs and starts no others.
+  - A reason without that prefix belongs to an administrator or to another program. Such a node is
+    neither resumed nor given another reason. It is reported in RV(kept).
+  - After V(resume), Slurm may report a node as C(not_responding) for some seconds, until it has
+    contacted its slurmd.
   - Run it once, on a host that has Slurm's commands, for all nodes.
   - The task fails if Slurm does not answer, or if a name is not a node of the cluster.
 author:
@@ -26,20 +28,24 @@ options:
     required: true
   state:
     description:
-      - V(drain) keeps the nodes from starting jobs. A node that is drained already gets the new reason.
-      - V(resume) returns nodes that are drained, down or failing to service. Other nodes are not changed.
+      - V(drain) keeps the nodes from starting jobs. A node that is drained already gets the new
+        reason.
+      - V(resume) returns nodes that are drained, down or failing to service. Other nodes are not
+        changed.
     type: str
     choices: [drain, resume]
     required: true
   reason:
     description:
       - Why the nodes are drained. Required for V(drain).
-      - C(trainyard:) is added if it is missing. Line breaks become spaces. A reason of more than 240 characters is shortened.
+      - C(trainyard:) is added if it is missing. Line breaks become spaces. A reason of more than
+        240 characters is shortened.
     type: str
   wait:
     description:
       - Seconds to wait, after the change, until no job runs on the nodes. 0 or more.
-      - If jobs still run then, the task fails and names them, and the nodes stay as they are. If not set, the task does not wait.
+      - If jobs still run then, the task fails and names them, and the nodes stay as they are. If
+        not set, the task does not wait.
     type: int
   only_ours:
     description: V(false) also resumes nodes, and replaces reasons, that others have drained or set.
@@ -89,7 +95,8 @@ EXAMPLES = r"""
 
 - name: Report nodes that others have drained
   ansible.builtin.debug:
-    msg: "{{ item.name }} stays {{ item.states | join('+') }}: {{ item.reason }} ({{ item.reason_user }}, {{ item.reason_time }})"
+    msg: "{{ item.name }} stays {{ item.states | join('+') }}: {{ item.reason }} ({{
+      item.reason_user }}, {{ item.reason_time }})"
   loop: "{{ resumed.kept }}"
 """
 
@@ -132,7 +139,8 @@ kept:
       description: When it was set.
       type: str
 nodes:
-  description: States and reason of each of O(nodes) after the task, by name. In check mode, as expected.
+  description: States and reason of each of O(nodes) after the task, by name. In check mode, as
+    expected.
   type: dict
   returned: success
   sample: {gpu03: {states: [idle, drain], reason: "trainyard: verify: busbw 3.1 of 24 GB/s, link to gpu04"}}
@@ -194,7 +202,10 @@ def checked_reason(module):
         # Brackets and commas would address other nodes too, and ALL all of them.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             module.fail_json(
-                msg="nodes: '%s' is not a valid node name; use one name per entry, of letters, digits, '-', '.' and '_'"
+                msg=(
+                    "nodes: '%s' is not a valid node name; use one name per entry, of letters, "
+                    "digits, '-', '.' and '_'"
+                )
                 % name
             )
     return reason
@@ -209,7 +220,10 @@ def fail_for_unknown(module, names, known):
     unknown = [name for name in names if name not in known]
     if unknown:
         module.fail_json(
-            msg="nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add the node to slurm.conf"
+            msg=(
+                "nodes: '%s' is not a node of the cluster, which has %s. Correct the name, or add "
+                "the node to slurm.conf"
+            )
             % (
                 "', '".join(unknown),
                 ", ".join(sorted(known)[:20]) + (" and more" if len(known) > 20 else ""),
@@ -238,7 +252,10 @@ def fail_for_wrong(module, acting, after):
     wrong = [name for name in acting if ("drain" in after[name]["states"]) != is_drained]
     if wrong:
         module.fail_json(
-            msg="%s: %s after 'scontrol update state=%s'; expected %s. See the log of the controller ('journalctl -u slurmctld')"
+            msg=(
+                "%s: %s after 'scontrol update state=%s'; expected %s. See the log of the "
+                "controller ('journalctl -u slurmctld')"
+            )
             % (
                 ", ".join(wrong),
                 "+".join(after[wrong[0]]["states"]),

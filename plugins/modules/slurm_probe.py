@@ -8,20 +8,26 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_probe
 short_description: Run a small job of a person on each node of Slurm
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Submits one job per node as a person, all at once, and waits for them. Each job has one GPU if the node has any.
-  - A job is good if it ran on its node as that person, has exactly its own GPU, and can write to the share.
-  - A second task of each job, without GPUs, container and with little memory, tries to open GPUs, to get more memory, and to read folders of other jobs.
-  - All jobs have ended when the task ends. Jobs that did not end in time are cancelled. Those of an earlier run that was killed are cancelled, too, and Slurm
-    itself removes them after some minutes.
+  - Submits one job per node as a person, all at once, and waits for them. Each job has one GPU if
+    the node has any.
+  - A job is good if it ran on its node as that person, has exactly its own GPU, and can write to
+    the share.
+  - A second task of each job, without GPUs, container and with little memory, tries to open GPUs,
+    to get more memory, and to read folders of other jobs.
+  - All jobs have ended when the task ends. Jobs that did not end in time are cancelled. Those of an
+    earlier run that was killed are cancelled, too, and Slurm itself removes them after some
+    minutes.
   - Run it once, on the scheduler, for all nodes.
-  - The task fails only if Slurm does not answer or refuses the preparation. What the jobs say is in RV(probes).
+  - The task fails only if Slurm does not answer or refuses the preparation. What the jobs say is in
+    RV(probes).
 author:
   - trainyard maintainers (@trainyard)
 options:
   nodes:
-    description: Names of the nodes. One that Slurm does not know, or that starts no jobs, is V(not_made).
+    description: Names of the nodes. One that Slurm does not know, or that starts no jobs, is
+      V(not_made).
     type: list
     elements: str
     required: true
@@ -38,28 +44,34 @@ options:
     type: str
     required: true
   image:
-    description: Image in which C(trainyard-run) starts the task of the job. If empty, the task has no container.
+    description: Image in which C(trainyard-run) starts the task of the job. If empty, the task has
+      no container.
     type: str
     default: ""
   folder:
-    description: Folder of the person on the share. A temporary folder is created in it. If empty, the share is not used.
+    description: Folder of the person on the share. A temporary folder is created in it. If empty,
+      the share is not used.
     type: str
     default: ""
   job_folders:
-    description: Folders on the nodes in which each job has a folder of its own, closed to other people.
+    description: Folders on the nodes in which each job has a folder of its own, closed to other
+      people.
     type: list
     elements: path
     default: []
     version_added: "0.4.0"
   reservation:
     description:
-      - Reservation of the nodes. The person may use it until the task ends. If empty, the jobs wait like any other.
-      - With a reservation, nodes that are drained with a reason that begins with C(trainyard:) are resumed for the probe, and drained again for the same
-        reason. Without one, they are V(not_made).
+      - Reservation of the nodes. The person may use it until the task ends. If empty, the jobs wait
+        like any other.
+      - With a reservation, nodes that are drained with a reason that begins with C(trainyard:) are
+        resumed for the probe, and drained again for the same reason. Without one, they are
+        V(not_made).
     type: str
     default: ""
   timeout:
-    description: Seconds in which the jobs have to end, 10 or more. Slurm's commands before and after have 30 s more.
+    description: Seconds in which the jobs have to end, 10 or more. Slurm's commands before and
+      after have 30 s more.
     type: int
     default: 120
 extends_documentation_fragment:
@@ -113,7 +125,8 @@ probes:
       sample: job 4711 of anna ran
     isolation:
       description:
-        - What the task without GPUs says, with C(verdict) and C(found) as above. C(of_limits) is V(true) if nothing failed but the limits of memory and GPUs.
+        - What the task without GPUs says, with C(verdict) and C(found) as above. C(of_limits) is
+          V(true) if nothing failed but the limits of memory and GPUs.
       type: dict
 seconds:
   description: Seconds until all jobs had said what they had to say.
@@ -153,7 +166,10 @@ class Probes:
             entry = pwd.getpwnam(module.params["person"])
         except KeyError:
             module.fail_json(
-                msg="person: '%s' has no account on this host. Run playbook people, or name a person who has one"
+                msg=(
+                    "person: '%s' has no account on this host. Run playbook people, or name a "
+                    "person who has one"
+                )
                 % module.params["person"]
             )
         self.person = {
@@ -245,7 +261,10 @@ class Probes:
                 if "Invalid account" not in str(error):
                     raise
                 self.module.fail_json(
-                    msg="person: '%s' is in no account of Slurm. Run playbook people, or name a person who is in one"
+                    msg=(
+                        "person: '%s' is in no account of Slurm. Run playbook people, or name a "
+                        "person who is in one"
+                    )
                     % self.person["name"]
                 )
         if self.resumed:
@@ -267,7 +286,10 @@ class Probes:
             )
             if run.rc != 0:
                 self.module.fail_json(
-                    msg="%s cannot create a folder in '%s' on this host: %s. Check shared-storage and the owner of the folder"
+                    msg=(
+                        "%s cannot create a folder in '%s' on this host: %s. Check shared-storage "
+                        "and the owner of the folder"
+                    )
                     % (
                         self.person["name"],
                         self.module.params["folder"],

@@ -8,12 +8,16 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slurm_reservation
 short_description: Keep jobs of Slurm off nodes during maintenance
-version_added: "0.3.0"
+version_added: "0.4.0"
 description:
-  - Reserves nodes for C(root), so that no waiting job starts there, and waits until the jobs that already run there have ended.
-  - If jobs still run after O(wait), the task fails and names them. A reservation that this task made is deleted then.
-  - The reservation ends by itself after O(minutes), so that a run that was killed does not block the nodes for ever.
-  - Run it once, on a host that has Slurm's commands, for all nodes. Run it with O(state=absent) in C(always) of a block.
+  - Reserves nodes for C(root), so that no waiting job starts there, and waits until the jobs that
+    already run there have ended.
+  - If jobs still run after O(wait), the task fails and names them. A reservation that this task
+    made is deleted then.
+  - The reservation ends by itself after O(minutes), so that a run that was killed does not block
+    the nodes for ever.
+  - Run it once, on a host that has Slurm's commands, for all nodes. Run it with O(state=absent) in
+    C(always) of a block.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -30,18 +34,21 @@ options:
     type: int
     default: 60
   wait:
-    description: Seconds to wait for the jobs on the nodes, 0 or more. With V(0) the task fails at once if there are any.
+    description: Seconds to wait for the jobs on the nodes, 0 or more. With V(0) the task fails at
+      once if there are any.
     type: int
     default: 0
   state:
     description:
-      - V(present) makes the reservation and waits for the jobs. A reservation of this name for the same nodes is extended to O(minutes) from now.
+      - V(present) makes the reservation and waits for the jobs. A reservation of this name for the
+        same nodes is extended to O(minutes) from now.
       - V(absent) deletes it.
     type: str
     choices: [present, absent]
     default: present
   timeout:
-    description: Seconds after which Slurm's commands together are ended, 1 or more. O(wait) is added.
+    description: Seconds after which Slurm's commands together are ended, 1 or more. O(wait) is
+      added.
     type: int
     default: 30
 extends_documentation_fragment:
@@ -128,7 +135,8 @@ def fail_for_other_use(module, found):
     """Fail if a reservation of this name has another purpose."""
     if found and "maint" not in found["flags"]:
         module.fail_json(
-            msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different name, or delete it on the scheduler's host: "
+            msg="name: the reservation '%s' is not for maintenance (flags: %s). Use a different "
+            "name, or delete it on the scheduler's host: "
             "scontrol delete reservationname=%s"
             % (found["name"], ", ".join(found["flags"]) or "none", found["name"])
         )

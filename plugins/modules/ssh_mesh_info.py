@@ -10,17 +10,20 @@ module: ssh_mesh_info
 short_description: Test ssh logins from a training container to all others
 version_added: "0.1.0"
 description:
-  - Logs in to all O(peers) at the same time from inside the container, with the ssh that jobs use and with host key checking.
-  - Returns limits and environment of each session, or why the login failed. A failed login is a result and not a failure of the module.
-  - With O(address), each session also connects back to a random port of this host, as ranks do to find each other. This detects a firewall that permits only
-    sshd's port.
+  - Logs in to all O(peers) at the same time from inside the container, with the ssh that jobs use
+    and with host key checking.
+  - Returns limits and environment of each session, or why the login failed. A failed login is a
+    result and not a failure of the module.
+  - With O(address), each session also connects back to a random port of this host, as ranks do to
+    find each other. This detects a firewall that permits only sshd's port.
 options:
   container:
     description: Name of the training container on this host.
     type: str
     required: true
   peers:
-    description: Hosts to log in to, by the names that jobs use. Include the host itself, because a job's launcher may log in there too.
+    description: Hosts to log in to, by the names that jobs use. Include the host itself, because a
+      job's launcher may log in there too.
     type: list
     elements: str
     required: true
@@ -38,7 +41,8 @@ options:
     type: int
     default: 20
   timeout:
-    description: Maximum time in seconds for one connection. A whole login, with its session, may take three times as long.
+    description: Maximum time in seconds for one connection. A whole login, with its session, may
+      take three times as long.
     type: int
     default: 5
   executable:
@@ -67,7 +71,8 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it did not answer, such as V(container_not_running) or V(engine_unavailable); empty if it answered.
+  description: Why it did not answer, such as V(container_not_running) or V(engine_unavailable);
+    empty if it answered.
   returned: always
   type: str
 fix:
@@ -83,7 +88,8 @@ container:
       description: Its id.
       type: str
     memlock:
-      description: Limit of locked memory as C(ulimit -l) prints it, in KiB or V(unlimited); null if the container has none.
+      description: Limit of locked memory as C(ulimit -l) prints it, in KiB or V(unlimited); null if
+        the container has none.
       type: str
     environment:
       description: Variables of O(environment) that image and container set.
@@ -102,10 +108,12 @@ logins:
       type: bool
     cause:
       description:
-        - Why it failed. One of V(host_key_changed), V(host_key_unknown), V(login_refused), V(name_unresolved), V(connection_refused), V(timeout), V(no_banner)
-          (connections are accepted but sshd does not answer), V(path_mtu) (the key exchange hangs, as packets of full size are lost), V(session_hangs) (the
-          login works, but its shell does not run the command), V(session_ends) (it ends before that),
-          V(unreachable), V(connection_closed), V(ssh_missing), V(unknown); empty if it worked.
+        - Why it failed. One of V(host_key_changed), V(host_key_unknown), V(login_refused),
+          V(name_unresolved), V(connection_refused), V(timeout), V(no_banner) (connections are
+          accepted but sshd does not answer), V(path_mtu) (the key exchange hangs, as packets of
+          full size are lost), V(session_hangs) (the login works, but its shell does not run the
+          command), V(session_ends) (it ends before that), V(unreachable), V(connection_closed),
+          V(ssh_missing), V(unknown); empty if it worked.
       type: str
     fix:
       description: What to do about it; empty if it worked.
@@ -128,13 +136,15 @@ logins:
           type: str
         clock_ahead_s:
           description:
-            - Lower and upper bound in seconds by which its clock is ahead of this host's (negative if it is behind). They differ by the duration of the login.
+            - Lower and upper bound in seconds by which its clock is ahead of this host's (negative
+              if it is behind). They differ by the duration of the login.
             - Null if a clock cannot be read.
           type: list
           elements: float
           sample: [-0.183, 0.02]
         way_back:
-          description: Result of the connection to this host's port, V(open) or the error; empty without O(address).
+          description: Result of the connection to this host's port, V(open) or the error; empty
+            without O(address).
           type: str
         environment:
           description: Variables of O(environment) that are set.
@@ -170,7 +180,8 @@ def main():
         result = try_logins(module, module.params, module.params["wait"])
     except ParseError as error:
         module.fail_json(
-            msg="the output of container %s cannot be parsed: %s. If a program or shell profile of the image prints the line, remove that. "
+            msg="the output of container %s cannot be parsed: %s. If a program or shell profile of "
+            "the image prints the line, remove that. "
             "Else report it as a fault of the collection" % (module.params["container"], error)
         )
     module.exit_json(changed=False, **result)

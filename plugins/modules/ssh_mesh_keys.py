@@ -10,16 +10,18 @@ module: ssh_mesh_keys
 short_description: Create and read the ssh keys of the training container
 version_added: "0.1.0"
 description:
-  - Creates missing ones of two ed25519 key pairs on the host, the host key of the container's sshd and the client key of the container. Private keys never
-    leave the host.
-  - Returns the public keys, the host's record of the cluster's keys, and whether the container's sshd has read its files.
+  - Creates missing ones of two ed25519 key pairs on the host, the host key of the container's sshd
+    and the client key of the container. Private keys never leave the host.
+  - Returns the public keys, the host's record of the cluster's keys, and whether the container's
+    sshd has read its files.
 options:
   directory:
     description: Directory of the keys. If it is missing, it is created for root only.
     type: path
     default: /etc/trainyard/ssh
   record:
-    description: The host's record of the cluster, a JSON file with C(hosts[].name), C(hosts[].host_key) and C(hosts[].public_key).
+    description: The host's record of the cluster, a JSON file with C(hosts[].name),
+      C(hosts[].host_key) and C(hosts[].public_key).
     type: path
     default: /etc/trainyard/cluster.json
   rotate:
@@ -53,8 +55,10 @@ options:
     default: 12345
   peers:
     description:
-      - Hosts that the container logs in to once, as M(trainyard.gpu.ssh_mesh_info) does. The result is in RV(logins).
-      - No login is tried if this run has changed something, or if sshd does not run with its current files.
+      - Hosts that the container logs in to once, as M(trainyard.gpu.ssh_mesh_info) does. The result
+        is in RV(logins).
+      - No login is tried if this run has changed something, or if sshd does not run with its
+        current files.
     type: list
     elements: str
     default: []
@@ -129,7 +133,8 @@ image_id:
   returned: success
   type: str
 post_quantum:
-  description: Whether OpenSSH in the running O(container) has a post-quantum key exchange (by default from release 9.0 on).
+  description: Whether OpenSSH in the running O(container) has a post-quantum key exchange (by
+    default from release 9.0 on).
   returned: success
   type: bool
 checksums:
@@ -148,7 +153,8 @@ authorized:
   version_added: "0.4.0"
 effective:
   description:
-    - Settings of the running container's sshd, as C(sshd -T) takes them from C(sshd_config) in O(directory), by name in lower case.
+    - Settings of the running container's sshd, as C(sshd -T) takes them from C(sshd_config) in
+      O(directory), by name in lower case.
     - Empty if the container does not run, or if its sshd rejects the file.
   returned: success
   type: dict
@@ -172,10 +178,12 @@ sshd:
       description: Whether C(sshd_config) or the host key changed after it read them.
       type: bool
     frozen:
-      description: Whether it accepts connections to O(address) but sends no banner, because the process is stopped or hangs.
+      description: Whether it accepts connections to O(address) but sends no banner, because the
+        process is stopped or hangs.
       type: bool
 logins:
-  description: What M(trainyard.gpu.ssh_mesh_info) returns for O(peers); empty if no login was tried.
+  description: What M(trainyard.gpu.ssh_mesh_info) returns for O(peers); empty if no login was
+    tried.
   returned: success
   type: dict
   version_added: "0.4.0"

@@ -10,12 +10,15 @@ module: stack_drift
 short_description: Compare the GPU stack of all hosts with the requested one
 version_added: "0.2.0"
 description:
-  - Prints one table for the hosts of the play. Fails after the table if a host differs from the request.
-  - A host that has dropped out of the play did not answer. The table shows that, and ansible-playbook's exit code reports it.
+  - Prints one table for the hosts of the play. Fails after the table if a host differs from the
+    request.
+  - A host that has dropped out of the play did not answer. The table shows that, and
+    ansible-playbook's exit code reports it.
   - Runs on the controller only and needs no connection. Use it with C(run_once).
 options:
   answers:
-    description: Name of the variable that holds, on every host, the result of M(trainyard.gpu.gpu_stack_info).
+    description: Name of the variable that holds, on every host, the result of
+      M(trainyard.gpu.gpu_stack_info).
     type: str
     required: true
   asked:
@@ -23,15 +26,18 @@ options:
     type: str
     required: true
   driver:
-    description: Name of the variable that holds, on every host, the requested version or branch of the driver; empty for any.
+    description: Name of the variable that holds, on every host, the requested version or branch of
+      the driver; empty for any.
     type: str
     required: true
   more:
-    description: Name of a variable that holds, on every host, a list of further differences with C(what), C(asked) and C(found).
+    description: Name of a variable that holds, on every host, a list of further differences with
+      C(what), C(asked) and C(found).
     type: str
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   compared:
-    description: Name of a variable that holds, on every host, a list of what was compared. The table names it for a host without differences.
+    description: Name of a variable that holds, on every host, a list of what was compared. The
+      table names it for a host without differences.
     type: str
     version_added: "0.4.0"
 extends_documentation_fragment:

@@ -10,11 +10,13 @@ module: synced_folder
 short_description: Synchronize a folder from the controller to a host
 version_added: "0.1.0"
 description:
-  - Compares the files of a folder by size and modification time, as rsync does, in one module run, then transfers only those that differ. If nothing differs,
-    no file is read or transferred.
-  - Transferred files are verified by their SHA-256 checksum and get the modification time of the controller's file.
+  - Compares the files of a folder by size and modification time, as rsync does, in one module run,
+    then transfers only those that differ. If nothing differs, no file is read or transferred.
+  - Transferred files are verified by their SHA-256 checksum and get the modification time of the
+    controller's file.
   - Only files directly in the folder are included, and no subfolders.
-  - Files on the host that the controller's folder does not have are removed, so use the folder only for this purpose.
+  - Files on the host that the controller's folder does not have are removed, so use the folder only
+    for this purpose.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -39,14 +41,16 @@ options:
     default: present
   known:
     description:
-      - Content of the folder on the host from earlier in this run, as in RV(trainyard.gpu.host_info#module:folders). If it matches, the host is not contacted
-        again.
+      - Content of the folder on the host from earlier in this run, as in
+        RV(trainyard.gpu.host_info#module:folders). If it matches, the host is not contacted again.
     type: dict
   files:
-    description: Filled by the action plugin. Size in bytes and modification time in seconds since 1970 of every file of the controller's folder, by name.
+    description: Filled by the action plugin. Size in bytes and modification time in seconds since
+      1970 of every file of the controller's folder, by name.
     type: dict
   uploads:
-    description: Filled by the action plugin. Temporary path on the host and SHA-256 checksum of transferred files, by name.
+    description: Filled by the action plugin. Temporary path on the host and SHA-256 checksum of
+      transferred files, by name.
     type: dict
 extends_documentation_fragment:
   - trainyard.gpu.attributes
@@ -77,7 +81,8 @@ copied:
   elements: str
   sample: [torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl]
 sent:
-  description: V(false) if O(known) shows that nothing differs, so that no module was sent to the host.
+  description: V(false) if O(known) shows that nothing differs, so that no module was sent to the
+    host.
   returned: if it is V(false)
   type: bool
 removed:
@@ -87,7 +92,8 @@ removed:
   elements: str
   sample: []
 wanted:
-  description: Names of the files that the action plugin must transfer before anything is changed. Empty in the final result.
+  description: Names of the files that the action plugin must transfer before anything is changed.
+    Empty in the final result.
   returned: success
   type: list
   elements: str
@@ -120,7 +126,10 @@ def held_in(module, folder):
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             module.fail_json(
-                msg=f"'{path}' is not a regular file, but this folder is only for files from the controller: remove it"
+                msg=(
+                    f"'{path}' is not a regular file, but this folder is only for files from the "
+                    "controller: remove it"
+                )
             )
         held[name] = [found.st_size, int(found.st_mtime)]
     return held
@@ -128,7 +137,10 @@ def held_in(module, folder):
 
 def shown(files):
     return "".join(
-        f"{name}  {size} bytes, changed {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+        (
+            f"{name}  {size} bytes, changed "
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(changed))} UTC\n"
+        )
         for name, (size, changed) in sorted(files.items())
     )
 
@@ -139,7 +151,8 @@ def apply(module, dest, asked, uploads, removed):
     for name, (path, digest) in sorted(uploads.items()):
         if checksum(path) != digest:
             module.fail_json(
-                msg=f"'{name}' has a different checksum on this host than on the controller. Run this again, after the file "
+                msg=f"'{name}' has a different checksum on this host than on the controller. Run "
+                "this again, after the file "
                 "has been written completely"
             )
         os.chmod(path, 0o644)
@@ -188,7 +201,8 @@ def main():
             apply(module, dest, asked, uploads, removed)
         except OSError as error:
             module.fail_json(
-                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or read-only file system, an immutable file), "
+                msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or "
+                "read-only file system, an immutable file), "
                 "and run this again"
             )
 

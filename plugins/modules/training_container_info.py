@@ -10,10 +10,11 @@ module: training_container_info
 short_description: Gather the state of the training container and its unit
 version_added: "0.1.0"
 description:
-  - Returns whether the engine answers and has the image, the state of container and systemd unit, the permissions of some paths on the host, and the checksums
-    of some files.
+  - Returns whether the engine answers and has the image, the state of container and systemd unit,
+    the permissions of some paths on the host, and the checksums of some files.
   - A missing engine, image, container or unit is a result and not a failure.
-  - Values of the container's environment are not returned, because they may contain a proxy's password.
+  - Values of the container's environment are not returned, because they may contain a proxy's
+    password.
 options:
   name:
     description: Name of the container. Its unit is O(name) with C(.service).
@@ -34,7 +35,8 @@ options:
     elements: path
     default: []
   wait:
-    description: Maximum time in seconds to wait until the container runs under its unit and still does so a second later. V(0) checks once.
+    description: Maximum time in seconds to wait until the container runs under its unit and still
+      does so a second later. V(0) checks once.
     type: int
     default: 0
   runtime:
@@ -42,31 +44,33 @@ options:
     type: str
     default: ''
   share:
-    description: The shared folder. A running container that does not see the same one as the host is reported in RV(container.departures). If empty, it is not
-      compared.
+    description: The shared folder. A running container that does not see the same one as the host
+      is reported in RV(container.departures). If empty, it is not compared.
     type: path
     default: ''
     version_added: "0.4.0"
   services_folder:
-    description: Folder of the host with the files of the container's services. If empty, services are not read.
+    description: Folder of the host with the files of the container's services. If empty, services
+      are not read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   services_config:
-    description: SHA-256 checksum of a configuration of the services. With O(wait), all services of this configuration are awaited, too.
+    description: SHA-256 checksum of a configuration of the services. With O(wait), all services of
+      this configuration are awaited, too.
     type: str
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   certificate:
     description: The services' certificate, whose end is read. If empty, none is read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   repository:
     description: Repository of git whose checked out revision is returned. If empty, none is read.
     type: path
     default: ''
-    version_added: "0.3.0"
+    version_added: "0.4.0"
   executable:
     description: Docker's command line client.
     type: path
@@ -95,7 +99,8 @@ available:
   returned: always
   type: bool
 cause:
-  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it answers.
+  description: Why it does not answer. V(not_installed) or V(engine_unavailable); empty if it
+    answers.
   returned: always
   type: str
 fix:
@@ -139,36 +144,43 @@ container:
       description: Time of its last start (RFC 3339); empty if there is no container.
       type: str
     managed:
-      description: Whether it has the label C(trainyard.managed=true) of containers that this collection created.
+      description: Whether it has the label C(trainyard.managed=true) of containers that this
+        collection created.
       type: bool
     settings:
-      description: Its label C(trainyard.settings), a hash of the settings with which role training_container created it; empty if it has none.
+      description: Its label C(trainyard.settings), a hash of the settings with which role
+        training_container created it; empty if it has none.
       type: str
     paused:
       description: Whether it is paused.
       type: bool
     changed_files:
       description:
-        - Programs and libraries of the image (C(/usr), C(/opt), C(/bin), C(/lib) and their like) that were modified or deleted in the container, at most 20,
-          each with V((modified\)) or V((deleted\)).
-        - Added files, Python's caches, C(/usr/share), and the driver files of the container toolkit are not included.
+        - Programs and libraries of the image (C(/usr), C(/opt), C(/bin), C(/lib) and their like)
+          that were modified or deleted in the container, at most 20, each with V((modified\)) or
+          V((deleted\)).
+        - Added files, Python's caches, C(/usr/share), and the driver files of the container toolkit
+          are not included.
       type: list
       elements: str
       sample: ["/usr/local/bin/horovodrun (deleted)"]
     busy:
       description:
-        - Names of the processes in it other than the entrypoint and its sshd. Shells other than the entrypoint and processes of sessions count.
-        - It is read only if RV(container.changed_files), RV(container.departures) or RV(container.limited) is not empty.
+        - Names of the processes in it other than the entrypoint and its sshd. Shells other than the
+          entrypoint and processes of sessions count.
+        - It is read only if RV(container.changed_files), RV(container.departures) or
+          RV(container.limited) is not empty.
       type: list
       elements: str
       sample: [python3]
     restart_policy:
-      description: Docker's restart policy, which C(docker update) may have changed; empty if there is no container.
+      description: Docker's restart policy, which C(docker update) may have changed; empty if there
+        is no container.
       type: str
     departures:
       description:
-        - How the running container differs from the settings in Docker, such as a mount that is missing, or a limit that its sshd does not have. A restart
-          corrects them.
+        - How the running container differs from the settings in Docker, such as a mount that is
+          missing, or a limit that its sshd does not have. A restart corrects them.
         - Empty for a container that this collection did not create.
       type: list
       elements: str
@@ -176,7 +188,8 @@ container:
       version_added: "0.4.0"
     limited:
       description:
-        - Limits of the container's memory, CPUs and processes in Docker. Role training_container sets none, but C(docker update) does.
+        - Limits of the container's memory, CPUs and processes in Docker. Role training_container
+          sets none, but C(docker update) does.
         - Empty for a container that this collection did not create.
       type: list
       elements: str
@@ -184,10 +197,11 @@ container:
       version_added: "0.4.0"
     resolv_conf:
       description:
-        - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name servers differ from the host's. Docker copies the host's file
-          when the container starts. Empty if they are the same, or if the name servers are set in Docker.
+        - The file that Docker mounts as the running container's C(/etc/resolv.conf), if its name
+          servers differ from the host's. Docker copies the host's file when the container starts.
+          Empty if they are the same, or if the name servers are set in Docker.
       type: str
-      version_added: "0.3.0"
+      version_added: "0.4.0"
 unit:
   description: The systemd unit.
   returned: always
@@ -197,7 +211,8 @@ unit:
       description: Whether systemd knows it.
       type: bool
     foreign:
-      description: File of a unit of that name from another source than role training_container; empty if there is none.
+      description: File of a unit of that name from another source than role training_container;
+        empty if there is none.
       type: str
     active:
       description: Whether it runs.
@@ -212,13 +227,15 @@ unit:
       description: Whether its file was changed after systemd has read it.
       type: bool
     drop_ins:
-      description: Files that change it, each with its C(path) and with C(keys), the names of the settings in it.
+      description: Files that change it, each with its C(path) and with C(keys), the names of the
+        settings in it.
       type: list
       elements: dict
       sample: [{path: /etc/systemd/system/trainyard-training.service.d/override.conf, keys: [Restart]}]
       version_added: "0.4.0"
     engine:
-      description: Whether docker.service starts at boot, in systemd's words, such as V(enabled), V(disabled) or V(masked). Empty if there is no such unit.
+      description: Whether docker.service starts at boot, in systemd's words, such as V(enabled),
+        V(disabled) or V(masked). Empty if there is no such unit.
       type: str
       version_added: "0.4.0"
     log:
@@ -229,28 +246,31 @@ services:
   description: Services of the container.
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     files:
       description: Paths of all files in O(services_folder), sorted.
       type: list
       elements: str
     config:
-      description: SHA-256 checksum of the configuration that the supervisor of the running container uses. Empty if it runs none.
+      description: SHA-256 checksum of the configuration that the supervisor of the running
+        container uses. Empty if it runs none.
       type: str
     states:
-      description: State of each service by name, as the supervisor tells it. C(state) is V(starting), V(ready), V(failed) or V(refused),
-        and C(why) is the reason. The supervisor does not restart a refused one.
+      description: State of each service by name, as the supervisor tells it. C(state) is
+        V(starting), V(ready), V(failed) or V(refused), and C(why) is the reason. The supervisor
+        does not restart a refused one.
       type: dict
       sample: {jupyterlab: {state: ready, why: ""}}
     certificate_days:
-      description: Days until O(certificate) ends. Null if there is none, or if openssl cannot read it.
+      description: Days until O(certificate) ends. Null if there is none, or if openssl cannot read
+        it.
       type: int
 notebooks:
   description: The checkout of O(repository).
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     revision:
       description: Its revision. Empty if there is none.
@@ -259,10 +279,11 @@ npus:
   description: Ascend NPUs of the host.
   returned: always
   type: dict
-  version_added: "0.3.0"
+  version_added: "0.4.0"
   contains:
     devices:
-      description: Their device files and those that every program for NPUs opens. Empty on a host without NPUs.
+      description: Their device files and those that every program for NPUs opens. Empty on a host
+        without NPUs.
       type: list
       elements: str
       sample: [/dev/davinci0, /dev/davinci_manager]
@@ -281,7 +302,8 @@ files:
   returned: always
   type: dict
 paths:
-  description: Permissions of each of O(paths) in octal digits, such as V(0755); empty if it does not exist.
+  description: Permissions of each of O(paths) in octal digits, such as V(0755); empty if it does
+    not exist.
   returned: always
   type: dict
 """

@@ -10,11 +10,14 @@ module: transient_unit
 short_description: Run a long command as a systemd unit and show its output
 version_added: "0.1.0"
 description:
-  - Starts a command with C(systemd-run) on the host, so that it survives a lost connection, and shows its output on the operator's terminal about three seconds
-    after it was written. The task ends when the unit ends.
-  - If a unit of this name with the same command and environment is running already, the task attaches to it instead of starting a second one. A unit that has
-    ended is started again. The playbook must decide whether that is needed, by checking the results of the command.
-  - The shown output is shortened if it is very long, and has no control characters. The log on the host is complete.
+  - Starts a command with C(systemd-run) on the host, so that it survives a lost connection, and
+    shows its output on the operator's terminal about three seconds after it was written. The task
+    ends when the unit ends.
+  - If a unit of this name with the same command and environment is running already, the task
+    attaches to it instead of starting a second one. A unit that has ended is started again. The
+    playbook must decide whether that is needed, by checking the results of the command.
+  - The shown output is shortened if it is very long, and has no control characters. The log on the
+    host is complete.
 author:
   - trainyard maintainers (@trainyard)
 options:
@@ -25,24 +28,28 @@ options:
     required: true
   command:
     description:
-      - The command and its arguments. No shell is involved. The program is looked up in the unit's E(PATH).
+      - The command and its arguments. No shell is involved. The program is looked up in the unit's
+        E(PATH).
     type: list
     elements: str
     required: true
   environment:
     description:
-      - Environment variables of the command. They are written to a file that only root can read, never to the command line.
+      - Environment variables of the command. They are written to a file that only root can read,
+        never to the command line.
     type: dict
     default: {}
   secret_environment:
     description:
-      - Like O(environment), for values that must not be logged. They are masked in everything that this module returns, including log lines.
+      - Like O(environment), for values that must not be logged. They are masked in everything that
+        this module returns, including log lines.
     type: dict
     default: {}
   files:
     description:
-      - Files that the command needs on the host, in this order. They are managed as with M(trainyard.gpu.managed_files) before the unit is started, without a
-        separate module run. If the unit is already running, they are not changed.
+      - Files that the command needs on the host, in this order. They are managed as with
+        M(trainyard.gpu.managed_files) before the unit is started, without a separate module run. If
+        the unit is already running, they are not changed.
     default: []
   working_directory:
     description:
@@ -50,18 +57,21 @@ options:
     type: path
   log:
     description:
-      - File on the host to which the output is appended. Its directory is created if it does not exist.
+      - File on the host to which the output is appended. Its directory is created if it does not
+        exist.
     type: path
     required: true
   log_append:
     description:
-      - Whether the output of earlier units stays in O(log). With V(false) the file is emptied when the unit starts.
+      - Whether the output of earlier units stays in O(log). With V(false) the file is emptied when
+        the unit starts.
     type: bool
     default: true
     version_added: "0.4.0"
   stop_command:
     description:
-      - A command that systemd runs after the unit has ended for any reason, before the task ends. It has 60 seconds.
+      - A command that systemd runs after the unit has ended for any reason, before the task ends.
+        It has 60 seconds.
     type: list
     elements: str
     default: []
@@ -72,8 +82,10 @@ options:
     default: 0
   lease:
     description:
-      - Seconds without contact to this task after which the unit stops itself. V(0) means that it continues without the task.
-      - If not V(0), it must be at least V(10), because the task makes contact about every six seconds, or more often while there is output.
+      - Seconds without contact to this task after which the unit stops itself. V(0) means that it
+        continues without the task.
+      - If not V(0), it must be at least V(10), because the task makes contact about every six
+        seconds, or more often while there is output.
     type: int
     default: 0
   detach:
@@ -83,15 +95,17 @@ options:
     default: false
   replace:
     description:
-      - Action if a unit of this name is running with another command or environment. V(true) stops it and starts the new one, V(false) fails.
+      - Action if a unit of this name is running with another command or environment. V(true) stops
+        it and starts the new one, V(false) fails.
     type: bool
     default: false
   once:
     description:
-      - If not empty, the unit runs only once, and the task fails if a unit of this name has left its O(log), or if another play follows the running unit. This
-        text is then the end of the message, and says what to do instead.
-      - A running unit that no play follows is still attached to, with a warning, so that a task can continue after a lost connection. With O(detach=true) the
-        task fails.
+      - If not empty, the unit runs only once, and the task fails if a unit of this name has left
+        its O(log), or if another play follows the running unit. This text is then the end of the
+        message, and says what to do instead.
+      - A running unit that no play follows is still attached to, with a warning, so that a task can
+        continue after a lost connection. With O(detach=true) the task fails.
     type: str
     default: ""
     version_added: "0.4.0"
@@ -163,8 +177,9 @@ rc:
   sample: 0
 result:
   description: >-
-    How it ended: V(success), V(exit-code), V(signal), V(timeout), V(oom-kill) and other results of systemd;
-    V(stopped) if it was stopped on the host, V(lapsed) if its lease expired, V(lost) if the unit disappeared without a result.
+    How it ended: V(success), V(exit-code), V(signal), V(timeout), V(oom-kill) and other results of
+    systemd; V(stopped) if it was stopped on the host, V(lapsed) if its lease expired, V(lost) if
+    the unit disappeared without a result.
   returned: when the unit has ended
   type: str
   sample: success
@@ -256,7 +271,8 @@ class Unit(object):
         rc, out, err = self.systemctl("show", "--property=ActiveState", "--value", self.service)
         if rc:
             self.module.fail_json(
-                msg="systemctl cannot tell whether %s runs: %s. The host must be booted with systemd. Check it with 'systemctl status' on "
+                msg="systemctl cannot tell whether %s runs: %s. The host must be booted with "
+                "systemd. Check it with 'systemctl status' on "
                 "the host" % (self.service, err.strip())
             )
         return out.strip() in ACTIVE
@@ -374,7 +390,10 @@ class Unit(object):
         rc, out, err = self.module.run_command(command)
         if rc:
             self.module.fail_json(
-                msg="systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' on the host, correct it, and run this again"
+                msg=(
+                    "systemd-run cannot start %s: %s. Find the cause with 'journalctl --unit=%s' "
+                    "on the host, correct it, and run this again"
+                )
                 % (self.service, (err or out).strip(), self.service),
                 log=self.log,
                 unit=self.service,
@@ -393,7 +412,10 @@ def start_or_attach(module, unit, answer):
     if running and not same:
         if not params["replace"]:
             module.fail_json(
-                msg="%s is running with another command or environment. Wait for its end, or stop it: systemctl stop %s"
+                msg=(
+                    "%s is running with another command or environment. Wait for its end, or stop "
+                    "it: systemctl stop %s"
+                )
                 % (unit.service, unit.service),
                 **answer,
             )
@@ -401,7 +423,10 @@ def start_or_attach(module, unit, answer):
             rc, out, err = unit.systemctl("stop", unit.service)
             if rc:
                 module.fail_json(
-                    msg="systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill --signal=KILL %s' on the host, and run this again"
+                    msg=(
+                        "systemctl cannot stop %s: %s. Kill its processes with 'systemctl kill "
+                        "--signal=KILL %s' on the host, and run this again"
+                    )
                     % (unit.service, err.strip(), unit.service),
                     **answer,
                 )
@@ -440,7 +465,10 @@ def main():
     params = module.params
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,199}\Z", params["name"]):
         module.fail_json(
-            msg="name: %r is not a valid unit name; use letters, digits, _ . : @ - without the suffix .service"
+            msg=(
+                "name: %r is not a valid unit name; use letters, digits, _ . : @ - without the "
+                "suffix .service"
+            )
             % params["name"]
         )
     if not os.path.isabs(params["log"]):
@@ -458,14 +486,20 @@ def main():
         )
     if params["detach"] and params["lease"]:
         module.fail_json(
-            msg="lease: '%d' and detach exclude each other, because nothing would renew the lease; remove one of them"
+            msg=(
+                "lease: '%d' and detach exclude each other, because nothing would renew the lease; "
+                "remove one of them"
+            )
             % params["lease"]
         )
     unit = Unit(module)
     for key in unit.environment:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*\Z", key):
             module.fail_json(
-                msg="environment: %r is not a valid variable name; use letters, digits and underscores"
+                msg=(
+                    "environment: %r is not a valid variable name; use letters, digits and "
+                    "underscores"
+                )
                 % key
             )
 

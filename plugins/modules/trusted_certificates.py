@@ -10,10 +10,12 @@ module: trusted_certificates
 short_description: Install a site's certificate authorities on a host
 version_added: "0.1.0"
 description:
-  - Writes certificates to the folder of local authorities, one file each, and runs C(update-ca-certificates) if the system's bundle lacks one of them or has
-    one that is no longer requested.
+  - Writes certificates to the folder of local authorities, one file each, and runs
+    C(update-ca-certificates) if the system's bundle lacks one of them or has one that is no longer
+    requested.
   - A certificate that the system's bundle has from another source is not added again.
-  - Keeps a copy of the resulting bundle for containers and image builds, which cannot read the host's bundle.
+  - Keeps a copy of the resulting bundle for containers and image builds, which cannot read the
+    host's bundle.
   - Manages other files of the site first, in the same run.
 author:
   - trainyard maintainers (@trainyard)
@@ -21,7 +23,8 @@ options:
   certificates:
     description:
       - PEM texts. One text may contain several certificates.
-      - Certificates from earlier runs that are no longer listed are removed. An empty list removes all.
+      - Certificates from earlier runs that are no longer listed are removed. An empty list removes
+        all.
     type: list
     elements: str
     required: true
@@ -31,7 +34,8 @@ options:
   files:
     description:
       - Other files of the site, in this order, in the form of M(trainyard.gpu.managed_files).
-      - Contents appear in diffs and logs. For secret contents use M(trainyard.gpu.managed_files) with C(no_log).
+      - Contents appear in diffs and logs. For secret contents use M(trainyard.gpu.managed_files)
+        with C(no_log).
     default: []
   prefix:
     description: Prefix of the names of new files. Only files with this prefix are ever removed.
@@ -148,7 +152,10 @@ def asked_for(module):
                 check(pem)
         except ParseError as error:
             module.fail_json(
-                msg=f"certificates, entry {number}: {error}. Give the complete text of certificates of authorities in PEM format"
+                msg=(
+                    f"certificates, entry {number}: {error}. Give the complete text of "
+                    "certificates of authorities in PEM format"
+                )
             )
         asked.update(found)
     return asked
@@ -167,7 +174,10 @@ def update_store(module, files, placed, removed):
     )
     if executable is None:
         module.fail_json(
-            msg=f"'{module.params['executable']}' is not installed on this host: install the package ca-certificates"
+            msg=(
+                f"'{module.params['executable']}' is not installed on this host: install the "
+                "package ca-certificates"
+            )
         )
     if module.check_mode:
         return

@@ -10,7 +10,8 @@ module: usage_info
 short_description: Return who has used the GPUs of a Slurm cluster in a month
 version_added: "0.4.0"
 description:
-  - Returns GPU hours, waits and failed jobs of each account and person in a month from C(sacct), and how well the GPUs were used if monitoring has measured it.
+  - Returns GPU hours, waits and failed jobs of each account and person in a month from C(sacct),
+    and how well the GPUs were used if monitoring has measured it.
   - Of a job that runs over the end of a month, each month has its part. Months are in UTC.
   - If Slurm gives no answer, that is a result, with the reason and what to do.
 options:
@@ -109,7 +110,8 @@ lines:
   type: list
   elements: str
 csv:
-  description: RV(people) as CSV. Texts that a spreadsheet would take for a formula begin with an apostrophe.
+  description: RV(people) as CSV. Texts that a spreadsheet would take for a formula begin with an
+    apostrophe.
   returned: success
   type: str
 html:

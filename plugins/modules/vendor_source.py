@@ -10,8 +10,10 @@ module: vendor_source
 short_description: Add a vendor's apt repository with its own key
 version_added: "0.2.0"
 description:
-  - Writes a deb822 source for apt and its keyring. The keyring is downloaded and must match a checksum or the fingerprints of its keys.
-  - Removes conflicting entries from all of apt's sources. If two entries for one repository have different keys, apt fails completely.
+  - Writes a deb822 source for apt and its keyring. The keyring is downloaded and must match a
+    checksum or the fingerprints of its keys.
+  - Removes conflicting entries from all of apt's sources. If two entries for one repository have
+    different keys, apt fails completely.
   - Records removed entries. O(state=absent) restores them.
 author:
   - trainyard maintainers (@trainyard)
@@ -19,12 +21,14 @@ options:
   state:
     description:
       - V(present) writes the one source of O(names).
-      - V(absent) removes the sources and keyrings of O(names), and restores everything in O(record), unless it was changed since then.
+      - V(absent) removes the sources and keyrings of O(names), and restores everything in
+        O(record), unless it was changed since then.
     type: str
     choices: [present, absent]
     default: present
   names:
-    description: Names of the files C(sources.list.d/NAME.sources) and C(keyrings/NAME.gpg) below O(folder).
+    description: Names of the files C(sources.list.d/NAME.sources) and C(keyrings/NAME.gpg) below
+      O(folder).
     type: list
     elements: str
     required: true
@@ -32,10 +36,12 @@ options:
     description: Text of the source, one paragraph. Its C(Signed-By) names the keyring.
     type: str
   key_url:
-    description: URL of the keyring - an OpenPGP keyring, with or without ASCII armor, or a package (C(.deb)) that contains keyrings, which is not installed.
+    description: URL of the keyring - an OpenPGP keyring, with or without ASCII armor, or a package
+      (C(.deb)) that contains keyrings, which is not installed.
     type: str
   key_checksums:
-    description: Accepted checksums of O(key_url), as V(sha256:) and digits. Required without O(key_fingerprints).
+    description: Accepted checksums of O(key_url), as V(sha256:) and digits. Required without
+      O(key_fingerprints).
     type: list
     elements: str
     default: []
@@ -46,12 +52,14 @@ options:
     default: []
   replaces:
     description:
-      - Regular expressions for host and path of repositories whose entries are removed. The repository of O(source) is always included.
+      - Regular expressions for host and path of repositories whose entries are removed. The
+        repository of O(source) is always included.
     type: list
     elements: str
     default: []
   retired_keys:
-    description: Fingerprints of keys to remove from the keyrings that apt trusts for every repository.
+    description: Fingerprints of keys to remove from the keyrings that apt trusts for every
+      repository.
     type: list
     elements: str
     default: []
@@ -120,7 +128,8 @@ taken_out:
   type: list
   elements: dict
 kept:
-  description: With O(state=absent), files that were not restored because they were changed since then.
+  description: With O(state=absent), files that were not restored because they were changed since
+    then.
   returned: success
   type: list
   elements: str
@@ -306,7 +315,10 @@ class Host:
             self.fail(
                 "%s has the SHA-256 checksum %s, expected %s"
                 % (url, digest(content), " or ".join(checksums)),
-                "Compare it with the checksum of the vendor's key from a second source. If they are the same, add it to key_checksums",
+                (
+                    "Compare it with the checksum of the vendor's key from a second source. If "
+                    "they are the same, add it to key_checksums"
+                ),
             )
         try:
             keys = {}
@@ -315,7 +327,10 @@ class Host:
         except _openpgp.ParseError as error:
             self.fail(
                 "%s is not a keyring: %s" % (url, error),
-                "Set key_url to an OpenPGP key or a package with a keyring, and check that no proxy answers for it",
+                (
+                    "Set key_url to an OpenPGP key or a package with a keyring, and check that no "
+                    "proxy answers for it"
+                ),
             )
         if fingerprints:
             missing = [fingerprint for fingerprint in fingerprints if fingerprint not in keys]

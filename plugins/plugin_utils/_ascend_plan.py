@@ -115,7 +115,10 @@ def host_problems(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
     for part in PARTS:
         if not reading[part]["version"]:
             found.append(
-                "%s has no version.info, so no %s is installed; install the vendor's package, first the driver, then the firmware"
+                (
+                    "%s has no version.info, so no %s is installed; install the vendor's package, "
+                    "first the driver, then the firmware"
+                )
                 % (reading[part]["path"], part)
             )
     if not npus["available"]:
@@ -134,7 +137,10 @@ def host_problems(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
         )
     if not reading["group"]["exists"]:
         found.append(
-            "group '%s' does not exist; create it and its user before the driver is installed, as the vendor's guide says"
+            (
+                "group '%s' does not exist; create it and its user before the driver is installed, "
+                "as the vendor's guide says"
+            )
             % reading["group"]["name"]
         )
     return found
@@ -157,7 +163,10 @@ def host_warnings(reading: dict[str, Any], npus: dict[str, Any]) -> list[str]:
     group = reading["group"]
     closed = [entry for entry in reading["devices"] if not _is_open(entry["mode"])]
     found += [
-        "%s belongs to group '%s' with mode %s; reinstall the driver, or use chgrp %s and chmod 0660"
+        (
+            "%s belongs to group '%s' with mode %s; reinstall the driver, or use chgrp %s and "
+            "chmod 0660"
+        )
         % (entry["path"], entry["group"], entry["mode"], group["name"])
         for entry in closed
         if entry["group"] != group["name"] or int(entry["mode"], 8) & 0o060 != 0o060
@@ -191,7 +200,10 @@ def different(readings: Readings, requested: dict[str, str]) -> list[str]:
             )
         if requested.get(part) and any(version != requested[part] for version in versions):
             found.append(
-                "ascend_%s_version is '%s', found: %s; install that version, or correct the variable"
+                (
+                    "ascend_%s_version is '%s', found: %s; install that version, or correct the "
+                    "variable"
+                )
                 % (part, requested[part], by_version)
             )
     return found
@@ -245,7 +257,10 @@ def summary(reading: dict[str, Any], npus: dict[str, Any]) -> str:
         texts.append("There is no CANN on the host, so jobs need an image that has it.")
     if reading["processes"] != "unlimited":
         texts.append(
-            "A user may have at most %s processes (ulimit -u). If jobs need more, raise nproc in /etc/security/limits.d."
+            (
+                "A user may have at most %s processes (ulimit -u). If jobs need more, raise nproc "
+                "in /etc/security/limits.d."
+            )
             % reading["processes"]
         )
     return " ".join(texts)

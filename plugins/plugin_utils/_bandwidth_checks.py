@@ -56,7 +56,10 @@ def _measured(run: dict[str, Any]) -> str:
 
 
 #: Of a host that reached what its own hardware promises, of which nothing says whether it is whole.
-ALONE = ", but there is nothing to compare with: no other host has these GPUs, the compatibility data does not have the model, and there is no earlier run"
+ALONE = (
+    ", but there is nothing to compare with: no other host has these GPUs, the compatibility data "
+    "does not have the model, and there is no earlier run"
+)
 
 
 def _host_verdict(run: dict[str, Any]) -> tuple[str, str, str]:
@@ -68,7 +71,10 @@ def _host_verdict(run: dict[str, Any]) -> tuple[str, str, str]:
         return (
             "fail",
             found,
-            "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its NVLinks and PCIe links, with a host that passes"
+            (
+                "compare what else runs on %s, its CPU's or GPUs' clocks and limits, and its "
+                "NVLinks and PCIe links, with a host that passes"
+            )
             % host,
         )
     if run.get("compared", True):
@@ -76,7 +82,10 @@ def _host_verdict(run: dict[str, Any]) -> tuple[str, str, str]:
     return (
         "warn",
         found + ALONE,
-        "set verify_bandwidth_host_min_gb_s of %s to what it reached when it was new; later runs are compared with this one"
+        (
+            "set verify_bandwidth_host_min_gb_s of %s to what it reached when it was new; later "
+            "runs are compared with this one"
+        )
         % host,
     )
 
@@ -281,7 +290,10 @@ def _why_not_alone(answer: dict[str, Any], host: str, gpus: Mapping[str, int]) -
 def _cluster_fix(answer: dict[str, Any]) -> str:
     """Return what to do about a cluster that is too slow."""
     if not answer["blame"] and answer.get("tool") in ("all_reduce_perf", "horovod"):
-        return "check first the hosts that fail alone, then what all hosts share: the switch, its uplinks, settings"
+        return (
+            "check first the hosts that fail alone, then what all hosts share: the switch, its "
+            "uplinks, settings"
+        )
     if not answer["suspect"]:
         return "check what all hosts share: the switch, its uplinks, settings"
     hosts = [name for each in answer["blame"] if each["kind"] == "host" for name in each["names"]]

@@ -29,7 +29,10 @@ __all__ = [
 #: for horovodrun.
 TOOLS = ("all_reduce_perf", "torch", "horovod")
 NAMES = {"all_reduce_perf": "all_reduce_perf", "torch": "PyTorch", "horovod": "Horovod"}
-NO_BLAME = "measured with all_reduce_perf; the search for a suspect host or link needs PyTorch, which the image does not have"
+NO_BLAME = (
+    "measured with all_reduce_perf; the search for a suspect host or link needs PyTorch, which the "
+    "image does not have"
+)
 NO_END = "all_reduce_perf did not complete"
 # Of the job's runner.
 SAID = "trainyard: failed: "
@@ -94,10 +97,16 @@ def _no_all_reduce_perf_across(
     if "all_reduce_perf" not in image:
         why = "the image does not have it (training_image_nccl_tests_tag)"
         if on_host:
-            why += "; that of the hosts cannot run across hosts, because ssh between them ends in the containers"
+            why += (
+                "; that of the hosts cannot run across hosts, because ssh between them ends in the "
+                "containers"
+            )
         return why
     if "mpi" not in image or "mpirun" not in image:
-        return "across hosts it needs mpirun and a build with MPI, which the image lacks (training_image_tools: [mpirun])"
+        return (
+            "across hosts it needs mpirun and a build with MPI, which the image lacks "
+            "(training_image_tools: [mpirun])"
+        )
     if len(set(gpus.values())) > 1:
         return "it needs the same number of GPUs on each host, but they have %s" % ", ".join(
             "%s %d" % item for item in gpus.items()
@@ -419,9 +428,9 @@ def _note_of_search(
         )
     if not job["note"] and "cluster" in runs and runs["cluster"]["passed"]:
         return (
-            "with PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so no search for a host or link was made"
-            % runs["cluster"]["judged_busbw_gb_s"]
-        )
+            "with PyTorch's all-reduce the same hosts pass, with %.3g GB/s together, so no "
+            "search for a host or link was made"
+        ) % runs["cluster"]["judged_busbw_gb_s"]
     return "PyTorch's job searched for a suspect host or link: %s" % job.get("note")
 
 

@@ -80,7 +80,9 @@ class Rail(TypedDict):
 
 
 class Member(TypedDict):
-    """A host of the cluster, as M(cluster_members) returns it. Its documentation explains each key."""
+    """A host of the cluster, as M(cluster_members) returns it. Its documentation explains
+    each key.
+    """
 
     name: str
     address: str

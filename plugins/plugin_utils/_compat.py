@@ -1061,14 +1061,18 @@ def decide_rank_table_fit(
     packages: Iterable[str] = (),
     facts_file: str = "",
 ) -> RankTableFit:
-    """As rank_table_fit, with the compatibility data of the collection and of a file of the site."""
+    """As rank_table_fit, with the compatibility data of the collection and of a file of the
+    site.
+    """
     return rank_table_fit(reading, requested, load_facts(facts_file), mindspore, packages)
 
 
 def decide_toolkit_version(
     requested: str | float, packages: dict[str, Any], facts_file: str = ""
 ) -> str:
-    """As toolkit_version, with the compatibility data of the collection and of a file of the site."""
+    """As toolkit_version, with the compatibility data of the collection and of a file of
+    the site.
+    """
     return toolkit_version(str(requested), packages, load_facts(facts_file))
 
 

@@ -33,7 +33,10 @@ UNSEEN = re.compile(r".* is (not mounted|read-only) in the container$|another ss
 #: By the first word of a fault. The others are corrected by training_environment.yml.
 FIXES = {
     "docker.service": "run gpu_stack.yml",
-    "another": "find out who started it and who may have used it, then run training_environment.yml, which restarts the container and ends it",
+    "another": (
+        "find out who started it and who may have used it, then run training_environment.yml, "
+        "which restarts the container and ends it"
+    ),
 }
 LOOPBACK = re.compile(r"127[.]|::1$")
 
@@ -246,7 +249,10 @@ def drop_in_fault(entry: dict[str, Any], name: str) -> Fault:
     return {
         "found": "%s sets %s of %s.service"
         % (entry["path"], ", ".join(decisive or entry["keys"]) or "nothing", name),
-        "fix": "if you do not need it, remove %s and run `systemctl daemon-reload`. No playbook removes it"
+        "fix": (
+            "if you do not need it, remove %s and run `systemctl daemon-reload`. No playbook "
+            "removes it"
+        )
         % entry["path"],
         "warn": not decisive,
         "by_hand": True,
@@ -280,7 +286,10 @@ def _engine_problems(found: dict[str, Any], image: str) -> list[str]:
         )
     elif found["available"] and not found["image"]["exists"]:
         messages.append(
-            "image %s is not on this host: run role training_image, or correct training_container_image"
+            (
+                "image %s is not on this host: run role training_image, or correct "
+                "training_container_image"
+            )
             % image
         )
     return messages
@@ -291,12 +300,18 @@ def _foreign_problems(found: dict[str, Any], name: str) -> list[str]:
     messages = []
     if found["container"]["exists"] and not found["container"]["managed"]:
         messages.append(
-            "a container %s exists that this collection did not create: rename it, or set training_container_name"
+            (
+                "a container %s exists that this collection did not create: rename it, or set "
+                "training_container_name"
+            )
             % name
         )
     if found["unit"]["foreign"]:
         messages.append(
-            "the role would replace the unit %s, which this collection did not install: set training_container_name"
+            (
+                "the role would replace the unit %s, which this collection did not install: set "
+                "training_container_name"
+            )
             % found["unit"]["foreign"]
         )
     return messages
@@ -307,12 +322,18 @@ def _path_problems(found: dict[str, Any], requested: Requested) -> list[str]:
     paths, messages = existing(found), []
     if requested["share_root"] not in paths:
         messages.append(
-            "%s does not exist on this host, but it must contain the shared folder %s: run role shared_storage"
+            (
+                "%s does not exist on this host, but it must contain the shared folder %s: run "
+                "role shared_storage"
+            )
             % (requested["share_root"], requested["share"])
         )
     sources = [mount["source"] for mount in requested["mounts"]]
     messages += [
-        "%s does not exist on this host: correct training_container_mounts or training_container_devices"
+        (
+            "%s does not exist on this host: correct training_container_mounts or "
+            "training_container_devices"
+        )
         % path
         for path in sources + requested["devices"]
         if path not in paths
@@ -330,13 +351,17 @@ def problems(found: dict[str, Any], requested: Requested, host: Host) -> list[st
     messages = _engine_problems(found, requested["image"]) + _foreign_problems(found, name)
     if found["available"] and runtime and runtime not in found["runtimes"]:
         messages.append(
-            "Docker on this host has no runtime %s (it has %s): run role container_toolkit for nvidia, or correct training_container_runtime"
+            (
+                "Docker on this host has no runtime %s (it has %s): run role container_toolkit for "
+                "nvidia, or correct training_container_runtime"
+            )
             % (runtime, ", ".join(found["runtimes"]))
         )
     if container["busy"]:
         messages.append(
             "%s. It must be %s, but this would end its processes (%s): end the job, "
-            "or stop it together with the container (systemctl stop %s.service), then run training_environment.yml again"
+            "or stop it together with the container (systemctl stop %s.service), then run "
+            "training_environment.yml again"
             % (
                 changes(container),
                 "recreated" if recreated(container) else "restarted",
@@ -346,7 +371,8 @@ def problems(found: dict[str, Any], requested: Requested, host: Host) -> list[st
         )
     if requested["gpus"] != "none" and host["gpus"] == 0:
         messages.append(
-            "training_container_gpus is %s, but the driver of this host reports no GPU: load the driver with gpu_stack.yml, "
+            "training_container_gpus is %s, but the driver of this host reports no GPU: load "
+            "the driver with gpu_stack.yml, "
             "which says if a reboot is due, or set it to none" % json.dumps(requested["gpus"])
         )
     return messages + _path_problems(found, requested)
@@ -550,7 +576,9 @@ def drift(
     state_faults: Iterable[str] = (),
     plan_faults: Iterable[Fault] = (),
 ) -> list[Difference]:
-    """Return how a host differs from the plan. The faults are those of the state and of the plan."""
+    """Return how a host differs from the plan. The faults are those of the state and of the
+    plan.
+    """
     found, requested = plain(found), plain(requested)
     of_services = services.differences(found, requested, requested["service_programs"])
     return differences(found, state_faults, plan_faults) + of_services
@@ -559,5 +587,7 @@ def drift(
 def service_faults(
     requested: list[dict[str, Any]], kind: str, ssh_port: int | str = 0
 ) -> list[str | None]:
-    """Return what is wrong with the services of the inventory; see faults of _container_services."""
+    """Return what is wrong with the services of the inventory; see faults of
+    _container_services.
+    """
     return services.faults(plain(requested), kind, ssh_port)

@@ -24,8 +24,10 @@ STOPPING = ("docker.io", "docker-ce", "containerd", "containerd.io", "runc")
 # Its daemon.json is in /var/snap, it cannot mount /data1 or /etc/trainyard, and there is no
 # docker.service.
 SNAP = (
-    "the Docker engine of this host is a snap, which reads no /etc/docker/daemon.json, mounts no folders such as /etc/trainyard into containers, and has no "
-    "docker.service. Save what you need of its containers and volumes, run 'snap remove docker' on the host, and run this again: the role then installs the "
+    "the Docker engine of this host is a snap, which reads no /etc/docker/daemon.json, mounts "
+    "no folders such as /etc/trainyard into containers, and has no "
+    "docker.service. Save what you need of its containers and volumes, run 'snap remove "
+    "docker' on the host, and run this again: the role then installs the "
     "engine from packages."
 )
 
@@ -196,8 +198,10 @@ def refusal(found: dict[str, Any], engine: Engine, requested: Requested, system:
         return ""
     if engine["installed_family"] not in ("", engine["asked_family"]) and not requested["replace"]:
         return (
-            "the installed engine '%s' (%s) is not the requested version (docker_engine_version '%s', docker_engine_minimum_version '%s'), "
-            "and docker_engine_source '%s' would replace it. Set docker_engine_replace to true, use the source that it came from, "
+            "the installed engine '%s' (%s) is not the requested version "
+            "(docker_engine_version '%s', docker_engine_minimum_version '%s'), "
+            "and docker_engine_source '%s' would replace it. Set docker_engine_replace to "
+            "true, use the source that it came from, "
             "or request a version that it meets."
             % (
                 found["version"],
@@ -209,7 +213,8 @@ def refusal(found: dict[str, Any], engine: Engine, requested: Requested, system:
         )
     if not engine["parts"]:
         return (
-            "docker_engine_source '%s' has no packages for '%s'. Supported are Debian 12 and 13 and Ubuntu 22.04 and 24.04. Use one of them, or set "
+            "docker_engine_source '%s' has no packages for '%s'. Supported are Debian 12 and "
+            "13 and Ubuntu 22.04 and 24.04. Use one of them, or set "
             "docker_engine_source to docker_repository." % (requested["source"], system)
         )
     return ""
@@ -287,7 +292,7 @@ def former_state(found: dict[str, Any]) -> dict[str, Any]:
     """The host before the first run, to record: C(group), whether it had the engine's group, and
     C(forwarding).
     """
-    # Records of releases before 0.3.0 have no notes, but the values beside the packages.
+    # Records of releases before 0.4.0 have no notes, but the values beside the packages.
     noted = found["record"].get("notes", found["record"])
     return {name: noted.get(name, found[name]) for name in ("group", "forwarding")}
 
@@ -307,12 +312,18 @@ def changes_by_apt(
         )
     if restarting and found["containers_running"] and not requested["interrupt"]:
         problems.append(
-            "would upgrade or remove %s, which would stop %d running containers (set docker_engine_interrupt_containers to true to allow this)"
+            (
+                "would upgrade or remove %s, which would stop %d running containers (set "
+                "docker_engine_interrupt_containers to true to allow this)"
+            )
             % (", ".join(restarting), found["containers_running"])
         )
     if held:
         problems.append(
-            "would change %s, held at the installed version (lift the hold with apt-mark unhold to allow this)"
+            (
+                "would change %s, held at the installed version (lift the hold with apt-mark "
+                "unhold to allow this)"
+            )
             % ", ".join(held)
         )
     refused = ""

@@ -36,7 +36,9 @@ class Host(TypedDict, total=False):
 
 
 def _unheld(packages: dict[str, Any], requested: dict[str, str], differ: set[str]) -> list[str]:
-    """Return the requested packages that apt may replace. C(differ) are those of another version."""
+    """Return the requested packages that apt may replace. C(differ) are those of another
+    version.
+    """
     return [
         name
         for name in sorted(requested)

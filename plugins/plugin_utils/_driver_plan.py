@@ -238,19 +238,19 @@ def _module_problem(
         )
     if requested == "auto" and unknown and not only_open and not never_open:
         return (
-            "%s is not in the compatibility data, so its kernel module is unknown: set nvidia_driver_kernel_module to open or proprietary"
-            % _named(unknown)
-        )
+            "%s is not in the compatibility data, so its kernel module is unknown: set "
+            "nvidia_driver_kernel_module to open or proprietary"
+        ) % _named(unknown)
     if requested == "proprietary" and only_open:
         return (
-            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open one: set it to open, or to auto"
-            % _named(only_open)
-        )
+            "nvidia_driver_kernel_module is 'proprietary', but %s works only with the open "
+            "one: set it to open, or to auto"
+        ) % _named(only_open)
     if requested == "open" and never_open:
         return (
-            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary one: set it to proprietary, or to auto"
-            % _named(never_open)
-        )
+            "nvidia_driver_kernel_module is 'open', but %s works only with the proprietary "
+            "one: set it to proprietary, or to auto"
+        ) % _named(never_open)
     return ""
 
 
@@ -417,9 +417,9 @@ def other_source(found: dict[str, Any], installed: dict[str, Any], source: str) 
     if found["driver_sources"] == foreign[:1] and foreign != ["other_repository"]:
         keep = "set nvidia_driver_source to '%s' to keep that driver, or " % foreign[0]
     return (
-        "a driver from %s is installed, but nvidia_driver_source is '%s': %sremove that driver first, when no job runs on the host (%s)"
-        % (" and from ".join(SOURCES[other] for other in foreign), source, keep, "; ".join(ways))
-    )
+        "a driver from %s is installed, but nvidia_driver_source is '%s': %sremove that driver "
+        "first, when no job runs on the host (%s)"
+    ) % (" and from ".join(SOURCES[other] for other in foreign), source, keep, "; ".join(ways))
 
 
 def fabric_manager_beside(
@@ -494,7 +494,10 @@ def _lacking_packages(
     """
     if needs.fabric and source == "runfile":
         return [
-            "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not include it: set nvidia_driver_source to nvidia_repository"
+            (
+                "this host's NVSwitches need Fabric Manager, but NVIDIA's installer does not "
+                "include it: set nvidia_driver_source to nvidia_repository"
+            )
         ]
     if not choice.offers or choice.families or has_problem:
         return []
@@ -513,7 +516,8 @@ def _secure_boot_problems(found: dict[str, Any], signed: bool) -> list[str]:
         return []
     return [
         "Secure Boot is on and rejects kernel modules that this host builds itself: enroll its key "
-        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure Boot off, or "
+        "(mokutil --import /var/lib/dkms/mok.pub, then confirm at the console), switch Secure "
+        "Boot off, or "
         "use a source with signed modules (Ubuntu's distribution)"
     ]
 
@@ -533,7 +537,9 @@ class _Choice(NamedTuple):
 def _choice(
     found: dict[str, Any], data: dict[str, Any], source: str, kind: str, needs: _Needs
 ) -> _Choice:
-    """Return the packages that a host can get. C(kind) is the kernel module, open or proprietary."""
+    """Return the packages that a host can get. C(kind) is the kernel module, open or
+    proprietary.
+    """
     families = data["families"].get(source, {}).get(data["system"], [])
     signed = bool(found["secure_boot"]) and any("signed_" + kind in family for family in families)
     parts = {"module": "", "fabric": ""}
@@ -583,7 +589,9 @@ def _stays(found: dict[str, Any], version: str, installed: dict[str, Any]) -> st
 
 
 def _recommending_tool(key: Key, data: dict[str, Any]) -> str:
-    """Return the distribution's tool that names the driver of a recommendation, empty without one."""
+    """Return the distribution's tool that names the driver of a recommendation, empty
+    without one.
+    """
     if key["version"] != "recommended" or key["source"] != "distribution":
         return ""
     tools: dict[str, str] = data["recommended_by"]
@@ -635,7 +643,10 @@ def plan(
     problems += _lacking_packages(source, kind, needs, choice, bool(problems))
     if not wishes:
         problems.append(
-            "no supported branch supports all GPUs of this host (%s): set one in nvidia_driver_version"
+            (
+                "no supported branch supports all GPUs of this host (%s): set one in "
+                "nvidia_driver_version"
+            )
             % ", ".join(needs.generations)
         )
     if needs.own_kernel:

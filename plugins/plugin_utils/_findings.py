@@ -18,7 +18,9 @@ __all__ = ["blocks", "finding", "render"]
 
 
 def blocks(findings: Iterable[Finding], fail_on: str = "block") -> list[Finding]:
-    """Return the findings that stop the run: failed ones, and warnings too if C(fail_on) is warn."""
+    """Return the findings that stop the run: failed ones, and warnings too if C(fail_on) is
+    warn.
+    """
     stopping = ("fail", "warn") if fail_on == "warn" else ("fail",)
     return [entry for entry in findings if entry["verdict"] in stopping]
 

@@ -26,24 +26,32 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._verify_plan import 
 
 __all__ = ["gpu_models", "problems"]
 
-_BRIDGE = "check that the bridge to the other card sits firmly. A card without a bridge has no active link"
+_BRIDGE = (
+    "check that the bridge to the other card sits firmly. A card without a bridge has no active "
+    "link"
+)
 _LINKS = (
     "stop the jobs on the host, then reset the GPU (%s) or reboot. " % RESET
     + "If the links do not return, have the GPU and its board inspected"
 )
 _LANES = (
-    "reseat the card and its riser, check whether the slot shares its lanes with another one, and clean the contacts. "
+    "reseat the card and its riser, check whether the slot shares its lanes with another one, "
+    "and clean the contacts. "
     "Otherwise the board is faulty"
 )
 _LANES_OF_VM = (
     "ask the operator of the hypervisor why this card has fewer lanes than others of its model"
 )
 _LANES_OF_VMS = (
-    "compare with other virtual machines of this type. If they have as many lanes, the hypervisor shows no more: "
+    "compare with other virtual machines of this type. If they have as many lanes, the "
+    "hypervisor shows no more: "
     "skip this check with verify_overrule"
 )
 _SPEED = "check cable, transceiver and switch port, and the speed that is configured there"
-_SLOWER_MODEL = "check cable and switch port. If this model of card cannot do more, it limits the bandwidth of all hosts"
+_SLOWER_MODEL = (
+    "check cable and switch port. If this model of card cannot do more, it limits the bandwidth of "
+    "all hosts"
+)
 
 
 class _Link(NamedTuple):
@@ -279,7 +287,9 @@ def _used(host: dict[str, Any]) -> dict[str, set[int]]:
 
 
 def _networks(interface: dict[str, Any], used: Mapping[str, set[int]]) -> set[int]:
-    """Return the networks whose data an interface carries, also below a bond, a bridge or a VLAN."""
+    """Return the networks whose data an interface carries, also below a bond, a bridge or a
+    VLAN.
+    """
     names = [interface["name"], *interface["above"]]
     return {network for name in names for network in used.get(name, ())}
 
@@ -349,7 +359,10 @@ def _duplex_problems(host: dict[str, Any]) -> list[Problem]:
     not agreed. Facts of an earlier release do not say.
     """
     names = {interface["name"] for card in _cards(host) for interface in card["interfaces"]}
-    fix = "set both ends to the same speed and duplex, or both to negotiate them (ethtool -s NAME autoneg on)"
+    fix = (
+        "set both ends to the same speed and duplex, or both to negotiate them (ethtool -s NAME "
+        "autoneg on)"
+    )
     return [
         _problem("full duplex", "%s: half duplex" % interface["name"], fix, True)
         for interface in host["facts"].get("interfaces") or []
@@ -441,15 +454,19 @@ def _card_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> J
 #: Their drivers need no module of NVIDIA's beside them.
 _OTHER_DRIVERS = ("efa",)
 _PEER_MEMORY = (
-    "load the module (modprobe nvidia-peermem) and name it in a file of /etc/modules-load.d. If it cannot be loaded, the drivers of the adapters have no "
-    "peer memory: install the open kernel modules of NVIDIA's driver with Linux 5.12 or newer, whose DMA-BUF needs no module"
+    "load the module (modprobe nvidia-peermem) and name it in a file of /etc/modules-load.d. "
+    "If it cannot be loaded, the drivers of the adapters have no "
+    "peer memory: install the open kernel modules of NVIDIA's driver with Linux 5.12 or newer, "
+    "whose DMA-BUF needs no module"
 )
 _ACS = (
-    "disable Access Control Services in the firmware (BIOS) of the server, or for each of these ports with setpci -s PORT ECAP_ACS+6.w=0 at each boot. "
+    "disable Access Control Services in the firmware (BIOS) of the server, or for each of "
+    "these ports with setpci -s PORT ECAP_ACS+6.w=0 at each boot. "
     "A host that passes devices on to virtual machines needs them"
 )
 _IOMMU = (
-    "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub) "
+    "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then "
+    "update-grub) "
     "and reboot, or disable the IOMMU in the firmware"
 )
 _TALL = 3
@@ -535,12 +552,27 @@ _ALIKE = {
     "firmware": "update the firmware to that of the other hosts, or theirs, and reboot",
     "driver": "install the same driver of the adapters on all hosts",
     "release of the driver": "install the same release of the vendor's drivers (ofed_info -s) on all hosts",
-    "NUMA node": "put the adapter into the same slot as on the other hosts, or its data crosses the sockets there",
-    "NUMA node of the GPU": "put the GPU into the same slot as on the other hosts, and set the same number of NUMA nodes for each socket in the firmware",
+    "NUMA node": (
+        "put the adapter into the same slot as on the other hosts, or its data crosses the sockets "
+        "there"
+    ),
+    "NUMA node of the GPU": (
+        "put the GPU into the same slot as on the other hosts, and set the same number of NUMA "
+        "nodes for each socket in the firmware"
+    ),
     "link layer": "set the port to the same protocol on all hosts (mlxconfig LINK_TYPE)",
-    "subnet": "cable the same adapter of all hosts to the same switch: NCCL connects adapters of the same name",
-    "rail": "cable the same adapter of all hosts to the same switch, and give it an address of that rail: NCCL connects adapters of the same name",
-    "GID index": "give the interface of the adapter the same addresses as on the other hosts: NCCL_IB_GID_INDEX is one number for all",
+    "subnet": (
+        "cable the same adapter of all hosts to the same switch: NCCL connects adapters of the "
+        "same name"
+    ),
+    "rail": (
+        "cable the same adapter of all hosts to the same switch, and give it an address of that "
+        "rail: NCCL connects adapters of the same name"
+    ),
+    "GID index": (
+        "give the interface of the adapter the same addresses as on the other hosts: "
+        "NCCL_IB_GID_INDEX is one number for all"
+    ),
 }
 
 
@@ -648,7 +680,8 @@ def _values(values: Collection[object]) -> str:
 #: At this governor a CPU keeps its lowest clock, unless its driver chooses the clock itself.
 _SLOWEST = "powersave"
 _GOVERNOR = (
-    "write performance to the files /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor. That holds until the next boot: have a unit or a profile of tuned "
+    "write performance to the files /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor. "
+    "That holds until the next boot: have a unit or a profile of tuned "
     "write it at each boot"
 )
 

@@ -130,7 +130,9 @@ def _why_left_out(
 def _why_not_compiled(
     base: str, section: str, name: str, probe: dict[str, Any], build_variables: dict[str, Any]
 ) -> str:
-    """Return why a part of the base's Horovod cannot be compiled, and what to do; empty if it can."""
+    """Return why a part of the base's Horovod cannot be compiled, and what to do; empty if
+    it can.
+    """
     disable = "HOROVOD_GPU_OPERATIONS to another value"
     if name in FRAMEWORKS + ("mpi", "gloo"):
         disable = 'HOROVOD_WITHOUT_%s to "1"' % name.upper()
@@ -140,9 +142,9 @@ def _why_not_compiled(
     why = ""
     if name == "mpi" and not probe["mpi_compiler"]:
         why = (
-            "the base has no mpicxx to compile the part for MPI. Add a development package of its MPI to the base, or "
-            + way_out
-        )
+            "the base has no mpicxx to compile the part for MPI. Add a development package of "
+            "its MPI to the base, or "
+        ) + way_out
     elif name == "nccl" and not probe["versions"]["cuda"]:
         why = (
             "the base has no CUDA compiler (nvcc). Set a base with CUDA's development files, or "
@@ -150,7 +152,8 @@ def _why_not_compiled(
         )
     elif name == "ddl" and build_variables.get("HOROVOD_GPU_ALLREDUCE") != "DDL":
         why = (
-            "this recipe does not build it by default. Set a base without it, or set HOROVOD_GPU_ALLREDUCE to DDL in "
+            "this recipe does not build it by default. Set a base without it, or set "
+            "HOROVOD_GPU_ALLREDUCE to DDL in "
             "training_image_build_variables"
         )
     if not why:
@@ -231,8 +234,10 @@ def _nccl_for_base(
         return plan
     nearest = compat.nccl_pair("2.0.0", cuda)["nearest"]
     plan["problems"].append(
-        "training_image_requires.tensor_operations has nccl, but %s has %s, and the compatibility data has no build for CUDA %s in "
-        "NVIDIA's directory '%s' (%s): set training_image_nccl_version (for example %s) and training_image_apt_repositories, or HOROVOD_NCCL_HOME in "
+        "training_image_requires.tensor_operations has nccl, but %s has %s, and the "
+        "compatibility data has no build for CUDA %s in "
+        "NVIDIA's directory '%s' (%s): set training_image_nccl_version (for example %s) and "
+        "training_image_apt_repositories, or HOROVOD_NCCL_HOME in "
         "training_image_build_variables"
         % (base, lacks, cuda, directory, system, nearest[0] if nearest else "2.28.9-1+cuda13.0")
     )
@@ -245,12 +250,18 @@ def _repository_problems(
     """Return why NVIDIA's repository does not have the NCCL of the plan."""
     if source["problem"]:
         return [
-            "NCCL %s (%s) cannot be installed on %s from NVIDIA's repository: %s. Set the repository in training_image_apt_repositories"
+            (
+                "NCCL %s (%s) cannot be installed on %s from NVIDIA's repository: %s. Set the "
+                "repository in training_image_apt_repositories"
+            )
             % (plan["version"], plan["why"], base, source["problem"])
         ]
     if not source["directory"].startswith(("ubuntu", "debian")):
         return [
-            "NCCL %s (%s) cannot be installed on %s: NVIDIA has no apt repository for %s. Set one in training_image_apt_repositories"
+            (
+                "NCCL %s (%s) cannot be installed on %s: NVIDIA has no apt repository for %s. Set "
+                "one in training_image_apt_repositories"
+            )
             % (plan["version"], plan["why"], base, _system(probe))
         ]
     return []
@@ -325,9 +336,9 @@ def image_problem(
         )
     elif not image["intact"]:
         found = (
-            "the image '%s' was replaced or changed after its build: its layers are not those that its build has recorded"
-            % name
-        )
+            "the image '%s' was replaced or changed after its build: its layers are not those "
+            "that its build has recorded"
+        ) % name
     elif own == head or not head_image["intact"] or head_image["recipe"] != recipe:
         return ""
     elif image["layers"] != head_image["layers"]:
@@ -336,9 +347,9 @@ def image_problem(
         return ""
     renew = "builds it again" if own == head else "copies it from %s" % head
     return (
-        "%s. Run training_environment.yml, which %s. If this message comes from that run: docker image rm --force %s on %s, and run it again"
-        % (found, renew, name, own)
-    )
+        "%s. Run training_environment.yml, which %s. If this message comes from that run: "
+        "docker image rm --force %s on %s, and run it again"
+    ) % (found, renew, name, own)
 
 
 def image_is_everywhere(engines: list[dict[str, Any]], name: str, recipe: str) -> bool:
@@ -363,7 +374,10 @@ def _report_on_parts(base: str, horovod: dict[str, Any], parts: Parts) -> list[s
     report += ["left out: " + note for note in parts["left"]]
     if not horovod["available"] and horovod["cause"] != "not_installed":
         report.append(
-            "the parts of the Horovod of %s are unknown, because it does not print its table (%s): only training_image_requires is built"
+            (
+                "the parts of the Horovod of %s are unknown, because it does not print its table "
+                "(%s): only training_image_requires is built"
+            )
             % (base, horovod["cause"])
         )
     return report

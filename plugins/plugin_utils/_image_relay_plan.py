@@ -245,7 +245,9 @@ def reference(requested: Requested, name: str) -> str:
 
 
 def recipe_of(image: dict[str, Any]) -> str:
-    """Return what identifies the additions to an image, empty for an image that is copied as it is."""
+    """Return what identifies the additions to an image, empty for an image that is copied
+    as it is.
+    """
     return (
         hashlib.sha256(json.dumps(RECIPE, sort_keys=True).encode("utf-8")).hexdigest()
         if image.get("complete")
@@ -260,7 +262,10 @@ def _quoted(text: str) -> str:
     """Return a path as nginx reads it. The rules of the role allow no other characters in paths."""
     if not re.fullmatch(r"[A-Za-z0-9/._@+-]+", text.replace("$remote_user", "")):
         raise ValueError(
-            "'%s' has characters that a path of nginx cannot have; use letters, digits and . _ @ + -"
+            (
+                "'%s' has characters that a path of nginx cannot have; use letters, digits and . _ "
+                "@ + -"
+            )
             % text
         )
     return '"%s"' % text
@@ -393,8 +398,14 @@ def proxy_config(requested: Requested, checksum: str) -> str:
         "  server_tokens off; default_type application/json; log_not_found off;",
         "  log_format trainyard '$remote_addr $remote_user $status $request_method $uri';",
         "  map $request_method $trainyard_logged { GET 0; HEAD 0; default 1; }",
-        "  access_log syslog:server=unix:/dev/log,tag=trainyard_registry,nohostname trainyard if=$trainyard_logged;",
-        "  # 1 refuses. People write below their own name, the relay writes the approved images, and all of them read. Names without a login come as empty,",
+        (
+            "  access_log syslog:server=unix:/dev/log,tag=trainyard_registry,nohostname trainyard "
+            "if=$trainyard_logged;"
+        ),
+        (
+            "  # 1 refuses. People write below their own name, the relay writes the approved "
+            "images, and all of them read. Names without a login come as empty,"
+        ),
         "  # and auth_basic refuses them.",
         '  map "$request_method $remote_user $request_uri" $trainyard_refused {',
         "    default 1;",
@@ -413,8 +424,14 @@ def proxy_config(requested: Requested, checksum: str) -> str:
         r'    "~/\.{1,2}(/|\?|$)" 1;',
         r'    "~^/v2/([A-Za-z0-9._:-]+/)*[A-Za-z0-9._:-]*(\?[^#]*)?$" 0;',
         "  }",
-        "  # The registry would also read mount= and from= in a form in the body, which no rule sees. Nothing that clients send by POST is a form.",
-        "  map $request_method $trainyard_type { POST application/octet-stream; default $http_content_type; }",
+        (
+            "  # The registry would also read mount= and from= in a form in the body, which no "
+            "rule sees. Nothing that clients send by POST is a form."
+        ),
+        (
+            "  map $request_method $trainyard_type { POST application/octet-stream; default "
+            "$http_content_type; }"
+        ),
         "  # Each request checks a password. A pull of an image has one or two for each layer.",
         "  limit_req_zone $binary_remote_addr zone=trainyard:1m rate=50r/s; limit_req_status 429;",
         "  server {",
@@ -455,7 +472,9 @@ def proxy_config(requested: Requested, checksum: str) -> str:
         "      if ($trainyard_over ~ \"^(POST|PUT|PATCH) over$\") { return 403 '%s'; }"
         % DENIED
         % (
-            "your images use more than the %d GiB that each person has here (image_relay_person_gib): delete images of yours, and push again after the nightly "
+            "your images use more than the %d GiB that each person has here "
+            "(image_relay_person_gib): delete images of yours, and push again after the "
+            "nightly "
             "removal" % requested["person_gib"]
         ),
         '      set $trainyard_full "";',
@@ -467,8 +486,14 @@ def proxy_config(requested: Requested, checksum: str) -> str:
         % "the registry is full: delete images of yours, or tell the operator",
         '      auth_basic "images of the cluster"; auth_basic_user_file %s;' % HTPASSWD,
         "      proxy_pass http://unix:%s:;" % SOCKET,
-        "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; proxy_read_timeout 900s; proxy_send_timeout 900s;",
-        '      proxy_set_header Host $http_host; proxy_set_header X-Forwarded-Proto https; proxy_set_header Authorization "";',
+        (
+            "      proxy_http_version 1.1; proxy_request_buffering off; proxy_buffering off; "
+            "proxy_read_timeout 900s; proxy_send_timeout 900s;"
+        ),
+        (
+            "      proxy_set_header Host $http_host; proxy_set_header X-Forwarded-Proto https; "
+            'proxy_set_header Authorization "";'
+        ),
         "      proxy_set_header Content-Type $trainyard_type;",
         "    }",
         "  }",
@@ -510,7 +535,10 @@ def units(requested: Requested) -> dict[str, str]:
             "RuntimeDirectory=%s" % RUN.rpartition("/")[2],
             "RuntimeDirectoryMode=0700",
             # After the package came back, the user may have another ID.
-            "ExecStartPre=+/bin/sh -c 'test \"$$(stat --format=%%%%U %s/registry/docker)\" = %s || exec chown --recursive %s: %s/registry'"
+            (
+                'ExecStartPre=+/bin/sh -c \'test "$$(stat --format=%%%%U %s/registry/docker)" = '
+                "%s || exec chown --recursive %s: %s/registry'"
+            )
             % (storage, USER, USER, storage),
             "ExecStartPre=/bin/rm --force %s" % SOCKET,
             _note_loaded("ExecStartPre", SERVICES[0], RUN, CONFIG),
@@ -650,7 +678,10 @@ def storage_conf(requested: Requested) -> str:
     """Return the stores of the images that are completed or read, apart from those of the host."""
     return (
         HEADING
-        + '[storage]\ndriver = "overlay"\nrunroot = "/run/trainyard/image_relay/store"\ngraphroot = "%s/work"\n'
+        + (
+            '[storage]\ndriver = "overlay"\nrunroot = "/run/trainyard/image_relay/store"\n'
+            'graphroot = "%s/work"\n'
+        )
         % requested["storage"]
     )
 
@@ -712,12 +743,18 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
         image.get("complete") for image in requested["images"]
     ):
         texts.append(
-            "image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; mount a disk or a volume there"
+            (
+                "image_relay_storage: '%s' is on overlay, on which images cannot be unpacked; "
+                "mount a disk or a volume there"
+            )
             % requested["storage"]
         )
     if found["strange"] and requested["storage"] not in (found["record"].get("storage") or []):
         texts.append(
-            "image_relay_storage: '%s' has '%s', which this role did not create; use an empty folder"
+            (
+                "image_relay_storage: '%s' has '%s', which this role did not create; use an empty "
+                "folder"
+            )
             % (requested["storage"], found["strange"][0])
         )
     if not requested["registry"] and found["port_taken"] and not found["proxy_active"]:
@@ -743,12 +780,18 @@ def input_problems(requested: Requested) -> list[str]:
     texts, registry = [], registry_name(requested)
     if requested["folder"] in requested["people"]:
         texts.append(
-            "image_relay_folder: '%s' is the name of a person, who could write there; use another name"
+            (
+                "image_relay_folder: '%s' is the name of a person, who could write there; use "
+                "another name"
+            )
             % requested["folder"]
         )
     if RELAY in requested["people"]:
         texts.append(
-            "shared_storage_users: '%s' is the account of the relay; use another name for the person"
+            (
+                "shared_storage_users: '%s' is the account of the relay; use another name for the "
+                "person"
+            )
             % RELAY
         )
     names = [image_name(image["name"]) for image in requested["images"]]
@@ -769,7 +812,10 @@ def input_problems(requested: Requested) -> list[str]:
             and image["source"].startswith(reference(requested, ""))
         ):
             texts.append(
-                "image_relay_images: the source of '%s' is an approved image itself; name the registry that it comes from"
+                (
+                    "image_relay_images: the source of '%s' is an approved image itself; name the "
+                    "registry that it comes from"
+                )
                 % image["name"]
             )
     if requested["has_jobs"] and not any(

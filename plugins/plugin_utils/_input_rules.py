@@ -400,7 +400,10 @@ _SENTENCES = {
     "in_group": "0 on a host that is not in group %s",
     "inside": "a host address in %s, not its network address and not its broadcast address",
     "counted_by": "at most the number of entries of %s",
-    "beside": "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are in use",
+    "beside": (
+        "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are "
+        "in use"
+    ),
     "registry_of": "the registry of %s",
 }
 #: What the other kinds allow, by the word of the rule if there are several.
@@ -408,8 +411,12 @@ _WORDS: dict[str, str | dict[Any, str]] = {
     "path": {
         "absolute": "an absolute path below /, without ..",
         "any": "an absolute path, without ..",
-        "plain": "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
-        "plain_any": "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -",
+        "plain": (
+            "an absolute path below /, without //, /./ and .., of letters, digits and . _ + @ = ~ -"
+        ),
+        "plain_any": (
+            "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -"
+        ),
     },
     "folder": {
         "share": "a path whose first folder is not a system folder, such as /data1/share",
@@ -417,34 +424,51 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         "mount": "a mount point that is not a system folder, such as /data1/share",
         "tree": "a path whose first folder is not a system folder, such as /mnt/user",
         "data": "a folder for data that is not a system folder, such as /var/lib/docker",
-        "prefix": "/usr/local, a folder in it, or one that is not a system folder, such as /opt/nccl-tests",
+        "prefix": (
+            "/usr/local, a folder in it, or one that is not a system folder, such as "
+            "/opt/nccl-tests"
+        ),
         "program": "the folder of an installed program, such as /usr/local/cuda",
-        "reports": "a folder of the controller that is not a system folder, such as /var/lib/reports",
+        "reports": (
+            "a folder of the controller that is not a system folder, such as /var/lib/reports"
+        ),
         "source": "a folder of the host that is not a system folder",
         "lent": "a folder or file of the host that does not give the container root access there",
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
-    "device": "the path of a device in /dev that is not a disk or memory of the host, such as /dev/infiniband",
+    "device": (
+        "the path of a device in /dev that is not a disk or memory of the host, such as "
+        "/dev/infiniband"
+    ),
     "network": {
         True: "an IPv4 network such as 10.0.0.0/24, without host bits",
-        "several": "an IPv4 network such as 10.0.0.0/24, without host bits, or a list of such networks that do not overlap",
+        "several": (
+            "an IPv4 network such as 10.0.0.0/24, without host bits, or a list of such networks "
+            "that do not overlap"
+        ),
     },
     "address": {
         True: "an IPv4 address that the other hosts can reach",
         "any": "an address such as 10.0.0.53",
     },
     "hostname": {True: "a host name or an address", "server": "the name or address of one host"},
-    "client": "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards",
+    "client": (
+        "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards"
+    ),
     "no_proxy": "a host, .domain, address or network",
     "url": "a URL such as https://mirror.example.org/folder, without credentials",
     "proxy": "a URL such as http://proxy.example.org:3128",
-    "image": "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3",
+    "image": (
+        "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3"
+    ),
     "checksum": {
         True: "sha256 and 64 hexadecimal digits",
         "bare": "64 hexadecimal digits",
         "list": "sha256 and 64 hexadecimal digits; several separated by spaces",
     },
-    "version": "a version that begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4",
+    "version": (
+        "a version that begins with a number and has no epoch, such as 12.6 or 2.21.5-1+cuda12.4"
+    ),
     "nccl_build": {
         True: "an exact version such as 2.21.5-1+cuda12.4, or a release such as 2.21.5",
         "exact": "an exact version such as 2.28.9-1+cuda13.0",
@@ -460,32 +484,57 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         "number": 'a compute capability without its dot, such as "90" for 9.0',
     },
     "key": {
-        "PGP PUBLIC KEY BLOCK": "only an ASCII-armored public key, or the absolute path of one on the controller",
-        "CERTIFICATE": "PEM text of certificates without keys, or the absolute path of such a file on the controller",
+        "PGP PUBLIC KEY BLOCK": (
+            "only an ASCII-armored public key, or the absolute path of one on the controller"
+        ),
+        "CERTIFICATE": (
+            "PEM text of certificates without keys, or the absolute path of such a file on the "
+            "controller"
+        ),
     },
-    "public_keys": "a public key in one line, without options, of type %s (ssh-rsa: %d bits or more)"
+    "public_keys": (
+        "a public key in one line, without options, of type %s (ssh-rsa: %d bits or more)"
+    )
     % (", ".join(TYPES), RSA_BITS),
     "file": {
         True: "the absolute path of a file on the controller",
         "directory": "the absolute path of a folder on the controller",
     },
     "environment": {
-        True: "names of letters, digits and _, not beginning with a digit, each with a text of one line or a number",
-        "unset": "names of letters, digits and _, not beginning with a digit, each with a text, a number, or null to remove it",
+        True: (
+            "names of letters, digits and _, not beginning with a digit, each with a text of one "
+            "line or a number"
+        ),
+        "unset": (
+            "names of letters, digits and _, not beginning with a digit, each with a text, a "
+            "number, or null to remove it"
+        ),
     },
     "command": "a command line with all quotes closed, such as: python3 /data1/share/train.py",
     "ids": "ids of checks, as listed in the README of the role",
     "nfs_option": {
-        "mount": "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, rsize=1048576",
-        "export": "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, no_subtree_check",
+        "mount": (
+            "one option of nfs(5), mount(8) or systemd.mount(5), such as hard, noatime, "
+            "rsize=1048576"
+        ),
+        "export": (
+            "one option of exports(5), such as rw, ro, sync, root_squash, no_root_squash, "
+            "no_subtree_check"
+        ),
     },
     "apart": "a folder that is not below another folder of the list",
     "apart_from": "a folder that is not in the folder of a user or group in another tree",
     "writable": "a folder of the host that is not a system folder, or read_only",
-    "own_path": "for a server in the cluster, a target equal to its path, because the server uses the folder itself",
+    "own_path": (
+        "for a server in the cluster, a target equal to its path, because the server uses the "
+        "folder itself"
+    ),
     "unique": "every value once",
     "same": "the same value for all hosts",
-    "make": "values without ` ; | & < > and line breaks, with $ only in $(NAME), because make runs commands in them as root",
+    "make": (
+        "values without ` ; | & < > and line breaks, with $ only in $(NAME), because make runs "
+        "commands in them as root"
+    ),
     "multiline": "any text",
     "foreign_keys": "keys of this collection",
 }
@@ -521,7 +570,9 @@ def _keys_of(rule: Rule) -> str:
 
 
 def secretive(rules: list[Rule]) -> dict[str, Callable[[Any], Any]]:
-    """Return {path: function to display it} of the variables whose values are never shown in full."""
+    """Return {path: function to display it} of the variables whose values are never shown
+    in full.
+    """
     how: dict[str, Callable[[Any], Any]] = {"environment": kinds.show_names, "key": kinds.show_key}
     found = {rule["variable"]: how[rule["kind"]] for rule in rules if rule["kind"] in how}
     # A private key may stand where a public one should.
@@ -639,7 +690,9 @@ def _found_and_fix(shown: str, said: str, advice: str, fix: str) -> tuple[str, s
 
 
 def _finding(rule: Rule, host: str, label: str, value: Any, reveal: Reveal) -> Finding:
-    """Return the finding about a value. For some kinds it has more than the value, as _PARTS tells."""
+    """Return the finding about a value. For some kinds it has more than the value, as
+    _PARTS tells.
+    """
     base = re.split(r"[.\[]", rule["variable"])[0]
     if rule["kind"] == "options":
         # After the path of the rule and a dot.
@@ -1291,7 +1344,10 @@ def _host_names(cluster: list[str], connections: Mapping[str, Connection]) -> li
                     "a name that resolves to the same host everywhere",
                     host,
                     "inventory_hostname",
-                    "use the name by which the other hosts reach it, or set ansible_connection to local if it is the controller",
+                    (
+                        "use the name by which the other hosts reach it, or set ansible_connection "
+                        "to local if it is the controller"
+                    ),
                 )
             )
     alike: dict[str, list[str]] = {}

@@ -332,9 +332,9 @@ def job_containers_conf() -> str:
 
     Everything stays in the cgroup of the job, where Slurm limits and ends it.
     """
-    return (
-        HEADING
-        + '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
+    return HEADING + (
+        '[containers]\ncgroupns = "host"\ncgroups = "disabled"\n[engine]\ncgroup_manager = '
+        '"cgroupfs"\nevents_logger = "none"\nruntime = "crun"\n'
     )
 
 
@@ -343,9 +343,9 @@ def containers_conf() -> str:
 
     There is no systemd of the user that could make a cgroup.
     """
-    return (
-        HEADING
-        + '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+    return HEADING + (
+        '[containers]\ncgroupns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger '
+        '= "file"\n'
     )
 
 
@@ -367,7 +367,10 @@ def storage_conf(storage: str, former: str, is_ours: bool) -> str:
     if is_ours or not former.strip():
         text = (
             HEADING
-            + '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/var/lib/containers/storage"\n%s\n'
+            + (
+                '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = '
+                '"/var/lib/containers/storage"\n%s\n'
+            )
             % setting
         )
         return text + (
@@ -620,7 +623,9 @@ def _placed_lines(name: str, found: dict[str, Any], users: list[dict[str, Any]])
 
 
 def ports_config(found: dict[str, Any], requested: Requested) -> dict[str, Any]:
-    """Return the content of ports.json. What was known of a member that does not answer now stays."""
+    """Return the content of ports.json. What was known of a member that does not answer now
+    stays.
+    """
     try:
         former = json.loads(found["texts"].get(PORTS_FILE) or "{}").get("hosts") or {}
     except ValueError:
@@ -908,7 +913,8 @@ def _load_command(name: str, store: str) -> str:
     clean = shlex.join([CLEAN_STORE, store])
     prune = shlex.join([*podman, "image", "prune", "--force"])
     return (
-        'set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n "$(ls '
+        "set -o pipefail; umask 022; mkdir -p /run/trainyard && umask 077 && %s | %s && { [ -n "
+        '"$(ls '
         '-A /run/trainyard/jobs 2> /dev/null)" ] || %s; } && %s' % (save, load, prune, clean)
     )
 
@@ -929,8 +935,10 @@ def podman_problems(found: dict[str, Any]) -> list[str]:
     if not version or version >= OLDEST_PODMAN:
         return []
     return [
-        "podman %s is too old to run jobs and to give them GPUs; expected %d.%d or newer. Set slurm_packages_source to a repository with a newer "
-        "podman for this distribution%s, or install Ubuntu 24.04 or Debian 12, or set job_container_enabled to false: then jobs run without containers"
+        "podman %s is too old to run jobs and to give them GPUs; expected %d.%d or newer. Set "
+        "slurm_packages_source to a repository with a newer "
+        "podman for this distribution%s, or install Ubuntu 24.04 or Debian 12, or set "
+        "job_container_enabled to false: then jobs run without containers"
         % (
             podman,
             *OLDEST_PODMAN,
@@ -953,7 +961,10 @@ def kernel_problems(found: dict[str, Any]) -> list[str]:
         )
     if found["is_container"] and found["masked"]:
         texts.append(
-            "parts of /proc are masked (%s); start the container of this host with --security-opt systempaths=unconfined"
+            (
+                "parts of /proc are masked (%s); start the container of this host with "
+                "--security-opt systempaths=unconfined"
+            )
             % found["masked"][0]
         )
     return texts
@@ -969,24 +980,32 @@ def storage_problems(found: dict[str, Any], requested: Requested) -> list[str]:
         )
     if found["storage_type"] == "overlay":
         texts.append(
-            "job_container_storage: '%s' is on overlay, on which containers cannot be stored; mount a disk or a volume there"
+            (
+                "job_container_storage: '%s' is on overlay, on which containers cannot be stored; "
+                "mount a disk or a volume there"
+            )
             % requested["storage"]
         )
     if int(requested["job_gib"]) and not found["storage_project_quota"]:
         texts.append(
-            "job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is not mounted with prjquota; use ext4 with the feature "
+            "job_container_job_gib: '%d' needs project quotas, and the file system of '%s' is "
+            "not mounted with prjquota; use ext4 with the feature "
             "project or XFS, mounted with the option prjquota, or set job_container_job_gib to 0"
             % (int(requested["job_gib"]), requested["storage"])
         )
     strange = [name for name in OWN_FOLDERS if name in found["storage_entries"]]
     if strange and requested["storage"] not in (found["record"].get("storage") or []):
         texts.append(
-            "job_container_storage: '%s' has a folder '%s' that this role did not create; use an empty folder"
+            (
+                "job_container_storage: '%s' has a folder '%s' that this role did not create; use "
+                "an empty folder"
+            )
             % (requested["storage"], strange[0])
         )
     if is_mounted_by_site(found, requested) and store_plan(found, requested)["mount"]:
         texts.append(
-            "job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so that programs of images could run as root; add them, or "
+            "job_container_storage: a mount at '%s' lacks the options nosuid and nodev, so "
+            "that programs of images could run as root; add them, or "
             "unmount it" % store_of(requested["storage"])
         )
     return texts
@@ -997,11 +1016,17 @@ def device_problems(found: dict[str, Any]) -> list[str]:
     texts = []
     if found["gpu_nodes"] and found["nvidia_ctk"] and not has_cdi_of_others(found):
         texts.append(
-            "no CDI specification describes the GPUs; set container_toolkit_cdi to true and run playbook gpu_stack"
+            (
+                "no CDI specification describes the GPUs; set container_toolkit_cdi to true and "
+                "run playbook gpu_stack"
+            )
         )
     if found["gpu_nodes"] and found["npu_nodes"]:
         texts.append(
-            "the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the driver of one of them"
+            (
+                "the host has GPUs and NPUs, whose numbers Slurm does not tell apart; remove the "
+                "driver of one of them"
+            )
         )
     return texts
 
@@ -1017,7 +1042,10 @@ def subordinate_problems(found: dict[str, Any], requested: Requested) -> list[st
     ]
     for name in SUBORDINATE_FILES:
         texts += [
-            "/etc/%s: '%s' overlaps with the range of a user of this cluster; remove the line or change its range"
+            (
+                "/etc/%s: '%s' overlaps with the range of a user of this cluster; remove the line "
+                "or change its range"
+            )
             % (name, line)
             for line in overlaps(found["texts"].get("/etc/" + name) or "", requested["users"])
         ]
@@ -1028,7 +1056,10 @@ def image_problems(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return which images of the site the host lacks."""
     texts = []
     texts += [
-        "job_container_images: the Docker engine of the host has no image '%s'; pull it or correct the name"
+        (
+            "job_container_images: the Docker engine of the host has no image '%s'; pull it or "
+            "correct the name"
+        )
         % name
         for name in requested["images"]
         if name not in found["docker_images"] and name != requested["training_image"]
@@ -1075,7 +1106,10 @@ def firewall_problems(found: dict[str, Any], requested: Requested) -> list[str]:
         else "root of this host lacks the capability CAP_NET_ADMIN"
     )
     return [
-        "job_container_firewall: it is true, and nftables cannot be used on this host (%s); %s, or set it to false, which leaves the ports of jobs open"
+        (
+            "job_container_firewall: it is true, and nftables cannot be used on this host (%s); "
+            "%s, or set it to false, which leaves the ports of jobs open"
+        )
         % (
             cause,
             "start the container of this host with --cap-add NET_ADMIN"

@@ -34,9 +34,9 @@ COMPLETION = "/etc/bash_completion.d/trainyard"
 #: Python of their own does not count. People cannot write into that folder, so their home keeps the
 #: compiled modules, without which each call would compile them.
 START = (
-    '#!/bin/sh\nexec /usr/bin/python3 -E -s -X pycache_prefix="${HOME:-/nonexistent}/.cache/trainyard" %s/trainyard "$@"\n'
-    % LIBRARY
-)
+    "#!/bin/sh\nexec /usr/bin/python3 -E -s -X "
+    'pycache_prefix="${HOME:-/nonexistent}/.cache/trainyard" %s/trainyard "$@"\n'
+) % LIBRARY
 #: Modules of the command on login hosts, and of the programs in the jobs on training hosts.
 OF_LOGIN = (
     "_batch.py",
@@ -168,7 +168,9 @@ def people(accounts: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[
 
 
 def folders(requested: Requested) -> list[SharedFolder]:
-    """Return the folders on the share: one of each person, which nobody else can read or replace."""
+    """Return the folders on the share: one of each person, which nobody else can read or
+    replace.
+    """
     base = folder_of_jobs(requested["share"])
     found: list[SharedFolder] = [
         {"path": path, "owner": 0, "group": 0, "mode": "0755"}

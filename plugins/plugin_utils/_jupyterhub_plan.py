@@ -727,7 +727,9 @@ def family(address: str) -> Literal["ip", "ip6"]:
 
 
 def firewall_files(requested: Requested, address: str, host: Host) -> list[ManagedFile]:
-    """Return the folders and files of a host's firewall. C(address) is the one of the hub's host."""
+    """Return the folders and files of a host's firewall. C(address) is the one of the hub's
+    host.
+    """
     table = rules(requested, address, host)
     load = "/usr/sbin/nft --file " + FIREWALL
     unit = firewall_unit("jupyterhub", "Firewall of the instances of JupyterHub", TABLE, load)
@@ -1020,16 +1022,25 @@ def _wrong_host(requested: Requested, address: str) -> list[str]:
     found = []
     if not requested["containers"]:
         found.append(
-            "jupyterhub_enabled: instances run in containers, but job_container_enabled is false; set it to true, or jupyterhub_enabled to false"
+            (
+                "jupyterhub_enabled: instances run in containers, but job_container_enabled is "
+                "false; set it to true, or jupyterhub_enabled to false"
+            )
         )
     if not address:
         found.append(
-            "jupyterhub_enabled: host '%s' has no address in cluster_network; correct cluster_network, or name another login host"
+            (
+                "jupyterhub_enabled: host '%s' has no address in cluster_network; correct "
+                "cluster_network, or name another login host"
+            )
             % requested["hub_host"]
         )
     if bool(requested["tls_certificate"]) != bool(requested["tls_key"]):
         found.append(
-            "jupyterhub_tls_certificate and jupyterhub_tls_key: only one of them is set; set both, or none for a certificate of the role"
+            (
+                "jupyterhub_tls_certificate and jupyterhub_tls_key: only one of them is set; set "
+                "both, or none for a certificate of the role"
+            )
         )
     return found
 
@@ -1039,7 +1050,10 @@ def _wrong_port_in_url(requested: Requested) -> list[str]:
         _port = urlsplit(requested["url"]).port
     except ValueError:
         return [
-            "jupyterhub_url: '%s' has no port from 1 to 65535 behind its colon; correct it, or leave it out"
+            (
+                "jupyterhub_url: '%s' has no port from 1 to 65535 behind its colon; correct it, or "
+                "leave it out"
+            )
             % requested["url"]
         ]
     return []
@@ -1050,7 +1064,10 @@ def _wrong_listen_address(requested: Requested) -> list[str]:
     if not listen_address or is_address(listen_address):
         return []
     return [
-        "jupyterhub_listen_address: '%s' is not an IP address; use one of the login host, or nothing for all"
+        (
+            "jupyterhub_listen_address: '%s' is not an IP address; use one of the login host, or "
+            "nothing for all"
+        )
         % listen_address
     ]
 
@@ -1059,12 +1076,18 @@ def _wrong_authenticator(requested: Requested) -> list[str]:
     kind, options = requested["authenticator"], requested["authenticator_options"]
     if kind in NEEDS_OPTIONS and not options:
         return [
-            "jupyterhub_authenticator_options: it is empty, and '%s' needs options, such as %s; set them"
+            (
+                "jupyterhub_authenticator_options: it is empty, and '%s' needs options, such as "
+                "%s; set them"
+            )
             % (kind, NEEDS_OPTIONS[kind])
         ]
     if kind == "link" and options:
         return [
-            "jupyterhub_authenticator_options: jupyterhub_authenticator is 'link', which has no options; remove %s, or choose pam, oidc or ldap"
+            (
+                "jupyterhub_authenticator_options: jupyterhub_authenticator is 'link', which has "
+                "no options; remove %s, or choose pam, oidc or ldap"
+            )
             % ", ".join(sorted(options))
         ]
     return []
@@ -1080,12 +1103,18 @@ def _wrong_url(requested: Requested) -> list[str]:
     url, found = urlsplit(requested["url"]), []
     if requested["url"] and not _is_https_with_name_only(url):
         found.append(
-            "jupyterhub_url: '%s' is not https:// with a name; write it as in https://hub.example.org"
+            (
+                "jupyterhub_url: '%s' is not https:// with a name; write it as in "
+                "https://hub.example.org"
+            )
             % requested["url"]
         )
     if requested["subdomains"] and (not url.hostname or is_address(url.hostname)):
         found.append(
-            "jupyterhub_subdomains: jupyterhub_url is '%s', and names of people need the name of a host; set it, as in https://hub.example.org"
+            (
+                "jupyterhub_subdomains: jupyterhub_url is '%s', and names of people need the name "
+                "of a host; set it, as in https://hub.example.org"
+            )
             % requested["url"]
         )
     return found
@@ -1106,7 +1135,10 @@ def _wrong_ports(requested: Requested) -> list[str]:
     if len(set(own)) == len(own):
         return []
     return [
-        "jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and jupyterhub_proxy_api_port: two of them are the same; use four ports"
+        (
+            "jupyterhub_port, jupyterhub_hub_port, jupyterhub_jobs_port and "
+            "jupyterhub_proxy_api_port: two of them are the same; use four ports"
+        )
     ]
 
 
@@ -1115,12 +1147,18 @@ def _wrong_instance_ports(requested: Requested) -> list[str]:
     first, last = ports(requested)
     if not 1024 <= first <= last <= 65535:
         return [
-            "jupyterhub_instance_ports: '%s' is not a range of ports from 1024 to 65535; write the smaller port first, as in 30000-30999"
+            (
+                "jupyterhub_instance_ports: '%s' is not a range of ports from 1024 to 65535; write "
+                "the smaller port first, as in 30000-30999"
+            )
             % text
         ]
     if first <= PORTS_OF_JOBS[1] and PORTS_OF_JOBS[0] <= last:
         return [
-            "jupyterhub_instance_ports: '%s' has ports of jobs, which are %d to %d; use a range without them, such as 30000-30999"
+            (
+                "jupyterhub_instance_ports: '%s' has ports of jobs, which are %d to %d; use a "
+                "range without them, such as 30000-30999"
+            )
             % (text, *PORTS_OF_JOBS)
         ]
     taken = [port for port in _own_ports(requested) if first <= port <= last]
@@ -1139,7 +1177,8 @@ def _wrong_idle_minutes(requested: Requested) -> list[str]:
         "idle_gpu_minutes": requested["idle_gpu_minutes"],
     }
     return [
-        "jupyterhub_%s: '%d' is not more than jupyterhub_idle_warning_minutes, '%d', which is the time between the warning and the end; set a "
+        "jupyterhub_%s: '%d' is not more than jupyterhub_idle_warning_minutes, '%d', which is "
+        "the time between the warning and the end; set a "
         "larger number, or 0 for never" % (name, value, warning)
         for name, value in minutes.items()
         if 0 < value <= warning
@@ -1152,11 +1191,15 @@ def _wrong_vscode(requested: Requested) -> list[str]:
     found = []
     if bool(requested["vscode_archive"]) != bool(requested["vscode_archive_checksum"]):
         found.append(
-            "jupyterhub_vscode_archive and jupyterhub_vscode_archive_checksum: only one of them is set; set both, or none to build VS Code"
+            (
+                "jupyterhub_vscode_archive and jupyterhub_vscode_archive_checksum: only one of "
+                "them is set; set both, or none to build VS Code"
+            )
         )
     if builds_vscode(requested) and requested["packages_dir"]:
         found.append(
-            "jupyterhub_vscode_enabled: with jupyterhub_packages_dir hosts download nothing, so VS Code cannot be built; set "
+            "jupyterhub_vscode_enabled: with jupyterhub_packages_dir hosts download nothing, "
+            "so VS Code cannot be built; set "
             "jupyterhub_vscode_archive to an archive that another site has built"
         )
     return found
@@ -1167,7 +1210,10 @@ def _wrong_names(requested: Requested) -> list[str]:
     if not odd:
         return []
     return [
-        "shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', '.' and '-'"
+        (
+            "shared_storage_users: '%s' cannot be in sudoers; use lower case letters, digits, '_', "
+            "'.' and '-'"
+        )
         % odd[0]
     ]
 

@@ -259,7 +259,10 @@ def _drop_in(command: list[str], *lines: str) -> str:
     arguments = " ".join(command).replace("$", "$$")
     return (
         HEADING
-        + "[Unit]\nWants=network-online.target\nAfter=network-online.target\n[Service]\nExecStart=\nExecStart=%s\nRestartSec=5\n"
+        + (
+            "[Unit]\nWants=network-online.target\nAfter=network-online.target\n[Service]\n"
+            "ExecStart=\nExecStart=%s\nRestartSec=5\n"
+        )
         % arguments
         + "\n".join(lines)
         + "\n"
@@ -295,7 +298,9 @@ def _has_slurm_reader(requested: Requested) -> bool:
 
 
 def _has_job_usage(requested: Requested) -> bool:
-    """Return whether the use of jobs is read from Prometheus, which answers on its own host only."""
+    """Return whether the use of jobs is read from Prometheus, which answers on its own host
+    only.
+    """
     return _has_slurm_reader(requested) and is_server(requested) and requested["has_marks"]
 
 
@@ -1036,7 +1041,8 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
     host = requested["host"]
     texts = reading_faults(host, found, MONITORING)
     texts += [
-        "%s: package %s is installed already and not by this collection, so its daemon has settings of the site; remove the package, or leave the host's"
+        "%s: package %s is installed already and not by this collection, so its daemon has "
+        "settings of the site; remove the package, or leave the host's"
         " own monitoring as it is and do not run playbook monitoring" % (host, name)
         for name in _foreign(found, requested)
     ]
@@ -1053,7 +1059,10 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
         is_ours = (found["units"].get(unit) or {}).get("active")
         if port in found["taken"] and unit in unit_files(requested) and not is_ours:
             texts.append(
-                "%s: another program listens on port %d, which %s needs; stop it, or choose another host by group monitoring"
+                (
+                    "%s: another program listens on port %d, which %s needs; stop it, or choose "
+                    "another host by group monitoring"
+                )
                 % (host, port, PACKAGES[unit])
             )
     if (
@@ -1061,7 +1070,10 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
         and PACKAGES[PROMETHEUS] not in found["packages"]
     ):
         texts.append(
-            "%s: monitoring_retention_gib is %d, and /var/lib has %d GiB free; use a smaller number, or mount a larger disk at /var/lib/prometheus"
+            (
+                "%s: monitoring_retention_gib is %d, and /var/lib has %d GiB free; use a smaller "
+                "number, or mount a larger disk at /var/lib/prometheus"
+            )
             % (host, requested["retention_gib"], found["free_gib"])
         )
     return texts + [
@@ -1075,15 +1087,22 @@ def warnings(requested: Requested) -> list[str]:
     found = []
     if is_server(requested) and not requested["alertmanagers"] and not requested["receivers"]:
         found.append(
-            "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a receiver, such as a mail address or a webhook"
+            (
+                "monitoring_receivers is empty: alerts are kept, and nobody gets them. Set a "
+                "receiver, such as a mail address or a webhook"
+            )
         )
     if _has_slurm_reader(requested) and not requested["has_marks"]:
         found.append(
-            "job_container_enabled is false, so no prolog says which job has a GPU: there is no trainyard_gpu_job, and jobs_idle_gpu_minutes stops no job"
+            (
+                "job_container_enabled is false, so no prolog says which job has a GPU: there is "
+                "no trainyard_gpu_job, and jobs_idle_gpu_minutes stops no job"
+            )
         )
     elif _has_slurm_reader(requested) and not is_server(requested):
         found.append(
-            "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in Slurm, and trainyard usage shows hours only. Set "
+            "Prometheus is on %s, and Slurm on %s: the use of GPUs by jobs is not kept in "
+            "Slurm, and trainyard usage shows hours only. Set "
             "monitoring_prometheus_host"
             " to %s for it" % (requested["prometheus_host"], requested["host"], requested["host"])
         )

@@ -163,7 +163,10 @@ def _one_for_all(
                 dict.fromkeys(",".join(value.lstrip("=") for value in several).split(","))
             )
             notes.append(
-                "%s is %s for all ranks, because %s has one value for them, from which NCCL uses what a host has: %s"
+                (
+                    "%s is %s for all ranks, because %s has one value for them, from which NCCL "
+                    "uses what a host has: %s"
+                )
                 % (variable, merged[variable], launcher, each)
             )
         else:

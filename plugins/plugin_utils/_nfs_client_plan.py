@@ -344,7 +344,9 @@ def problems(found: list[FoundMount], gone: set[str]) -> list[str]:
 
 
 def not_as_requested(found: Sequence[FoundMount], timeout: int) -> list[str]:
-    """Return a sentence for each mount that is not mounted as requested after C(timeout) seconds."""
+    """Return a sentence for each mount that is not mounted as requested after C(timeout)
+    seconds.
+    """
     texts = []
     for mount in found:
         if mount["state"] == "mounted":

@@ -229,7 +229,10 @@ def problems(found: dict[str, Any], exports: list[Export], require_mount: bool) 
     ]
     if require_mount:
         texts += [
-            "%s is on the root file system: mount a disk there, or set nfs_server_require_mount to false"
+            (
+                "%s is on the root file system: mount a disk there, or set "
+                "nfs_server_require_mount to false"
+            )
             % path
             for path, mount in found.get("mounts", {}).items()
             if mount == "/"

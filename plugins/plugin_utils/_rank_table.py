@@ -126,8 +126,10 @@ def refusal(format: str) -> str:
         return ""
     if str(format) == SUPER_NODE:
         return (
-            "rank table format '1.2' was requested, which is for super nodes (Atlas A3): it needs the super_device_id of each device and the list of super "
-            "pods, which the tools of a host do not report. Use the table that the cluster's scheduler or CCAE writes, or '1.0' within one super node"
+            "rank table format '1.2' was requested, which is for super nodes (Atlas A3): it "
+            "needs the super_device_id of each device and the list of super "
+            "pods, which the tools of a host do not report. Use the table that the cluster's "
+            "scheduler or CCAE writes, or '1.0' within one super node"
         )
     return f"rank table format '{format}' is not known; use one of {', '.join(FORMATS)}"
 
@@ -150,7 +152,8 @@ def _servers(hosts: list[dict[str, Any]]) -> list[Server]:
             )
         if server_id in names:
             raise RankTableError(
-                f"server '{server_id}' is in the rank table twice, as '{names[server_id]}' and '{name}'; list each host once, with an address "
+                f"server '{server_id}' is in the rank table twice, as '{names[server_id]}' and "
+                f"'{name}'; list each host once, with an address "
                 "of its own"
             )
         names[server_id] = name
@@ -159,7 +162,10 @@ def _servers(hosts: list[dict[str, Any]]) -> list[Server]:
     if len({len(server["devices"]) for server in servers}) > 1:
         each = ", ".join(f"{server['name']} {len(server['devices'])}" for server in servers)
         raise RankTableError(
-            f"the hosts have unequal numbers of devices ({each}); use as many on each host, because HCCL needs it"
+            (
+                f"the hosts have unequal numbers of devices ({each}); use as many on each host, "
+                "because HCCL needs it"
+            )
         )
     return servers
 
@@ -181,22 +187,30 @@ def _devices(host: str, entries: list[dict[str, Any]], addresses: dict[str, str]
             raise RankTableError(f"host '{host}' has device {number} twice; list each device once")
         if not address:
             raise RankTableError(
-                f"host '{host}': device {number} has no address; configure one with 'hccn_tool -i {number} -ip -s address ADDRESS netmask "
+                f"host '{host}': device {number} has no address; configure one with 'hccn_tool "
+                f"-i {number} -ip -s address ADDRESS netmask "
                 "NETMASK'"
             )
         if not is_address(address):
             raise RankTableError(
-                f"host '{host}': '{address}' of device {number} is not an IP address; correct it with hccn_tool or in /etc/hccn.conf"
+                (
+                    f"host '{host}': '{address}' of device {number} is not an IP address; correct "
+                    "it with hccn_tool or in /etc/hccn.conf"
+                )
             )
         if address in addresses:
             raise RankTableError(
-                f"device {number} of host '{host}' and {addresses[address]} have the same address '{address}'; give each device of the "
+                f"device {number} of host '{host}' and {addresses[address]} have the same "
+                f"address '{address}'; give each device of the "
                 "cluster an address of its own"
             )
         addresses[address] = f"device {number} of host '{host}'"
         devices[number] = {"id": number, "address": address}
     if not devices:
         raise RankTableError(
-            f"host '{host}' has no device; remove it from the job, or find out why npu-smi does not list its NPUs"
+            (
+                f"host '{host}' has no device; remove it from the job, or find out why npu-smi "
+                "does not list its NPUs"
+            )
         )
     return sorted(devices.values(), key=lambda device: int(device["id"]))

@@ -116,7 +116,10 @@ _SECRETS = (
     # YAML; one without indentation follows a prompt.
     (
         re.compile(
-            r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ \t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)"
+            (
+                r"(%s%s%s[ \t]*(?:=|:(?!//))[ \t]*(?:(?:[|>][+-]?[ \t]*)?\r?\n[ "
+                r"\t]+)?)%s(?![|>][+-]?[ \t]*\n)(?:%s|\S[^\r\n]*)"
+            )
             % (_BEGIN, _PASSWORD_NAME, _END, _NEW, _QUOTED),
             re.IGNORECASE,
         ),
@@ -141,7 +144,8 @@ _SECRETS = (
     ),
     (
         re.compile(
-            r"(\b(?:sshpass|(?:docker|podman|nerdctl|helm)['\",\s]{1,4}(?:registry\s)?login)\b[^\r\n]{0,300}?[\s'\",]-p[ \t]*(?:['\"],\s*)?)"
+            r"(\b(?:sshpass|(?:docker|podman|nerdctl|helm)['\",\s]{1,4}(?:registry\s)?login)\b[^\r\n]{0,300}?[\s'\",]-p[ "
+            r"\t]*(?:['\"],\s*)?)"
             r"(?!\[removed\])(?:%s|[^\s'\"][^\s'\"]*)" % _QUOTED
         ),
         r"\g<1>" + REMOVED,
@@ -149,7 +153,8 @@ _SECRETS = (
     # The word after the user's name.
     (
         re.compile(
-            r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ \t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
+            r"(\b(?:curl|wget)\b[^\r\n]{0,300}?[\s'\",](?:-[A-Za-z]{0,8}u|--(?:proxy-)?user)[ "
+            r"\t=]*(?:['\"],\s*)?(?P<quote>['\"])?[^\s:'\"]{1,100}:)"
             r"(?!\[removed\])(?(quote)[^'\"\r\n]+|[^\s'\"]+)"
         ),
         r"\g<1>" + REMOVED,
@@ -772,7 +777,8 @@ def suspect_inventory(report: Report, former: Sequence[str] = ()) -> str:
     )
     hosts = "".join("\n    '%s':" % name.replace("'", "''") for name in names) or " {}"
     return (
-        "---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this file after your own inventory:\n"
-        "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\nsuspect:\n  hosts:%s\n"
-        % (report["generated"], hosts)
+        "---\n# Written by trainyard.gpu.verify, %s. Leave these hosts out of a run, with this "
+        "file after your own inventory:\n"
+        "#   ansible-playbook ... -i INVENTORY -i THIS_FILE --limit 'cluster:!suspect'\n"
+        "suspect:\n  hosts:%s\n" % (report["generated"], hosts)
     )

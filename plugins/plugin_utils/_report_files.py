@@ -275,7 +275,9 @@ def write(folder: str, generated: str, files: Mapping[str, str]) -> str:
 
 
 def suspects(path: str) -> list[str]:
-    """The hosts that an earlier run has added to group suspect. An unreadable file counts as none."""
+    """The hosts that an earlier run has added to group suspect. An unreadable file counts
+    as none.
+    """
     try:
         with open(path, encoding="utf-8") as opened:
             return [str(name) for name in yaml.safe_load(opened)["suspect"]["hosts"]]

@@ -552,7 +552,9 @@ def _with_version(names: list[str], hosts: Entries) -> Crew:
 
 
 def slowest(runs: Sequence[Run]) -> dict[str, Any]:
-    """Failed and slowest runs of many, with their share of the fastest, and the number of all runs."""
+    """Failed and slowest runs of many, with their share of the fastest, and the number of
+    all runs.
+    """
     most = max((run["max_busbw_gb_s"] or 0 for run in runs), default=0)
     shown = list(runs)
     if len(runs) > SLOWEST:

@@ -76,9 +76,9 @@ def finding(host: str, found: str, expected: str, fix: str, warn: bool = False) 
 def share_findings(host: str, session: dict[str, Any], share: str) -> list[Finding]:
     inside, outside = session["view"]["share"], session.get("share") or {}
     expected = "%s can be written in the container, and is the same folder as on the host" % share
-    fix = (
-        SITE
-        + ", which restarts the container if no job runs in it. If the host has the same error, see check shared-storage"
+    fix = SITE + (
+        ", which restarts the container if no job runs in it. If the host has the same error, "
+        "see check shared-storage"
     )
     if inside["error"]:
         return [
@@ -89,7 +89,10 @@ def share_findings(host: str, session: dict[str, Any], share: str) -> list[Findi
         return [
             finding(
                 host,
-                "%s in the container differs from the folder of the host, so jobs write to a disk of the host"
+                (
+                    "%s in the container differs from the folder of the host, so jobs write to a "
+                    "disk of the host"
+                )
                 % share,
                 expected,
                 fix,
@@ -133,7 +136,10 @@ def planned_limits(host: str, session: dict[str, Any]) -> list[Finding]:
                     host,
                     "a session has the limit %s %s" % (name, limit_text(name, ours[0])),
                     "%s, the limit of the container" % limit_text(name, wanted[0]),
-                    "%s, which restarts the container if its sshd has the limit. Otherwise a login file in the container (such as ~/.bashrc) sets it"
+                    (
+                        "%s, which restarts the container if its sshd has the limit. Otherwise a "
+                        "login file in the container (such as ~/.bashrc) sets it"
+                    )
                     % SITE,
                 )
             )
@@ -157,7 +163,9 @@ def _inside_limits(session: dict[str, Any]) -> list[str]:
 
 
 def group_limits(host: str, session: dict[str, Any]) -> list[Finding]:
-    """Memory, CPUs and processes of the container's control group, which the plan does not limit."""
+    """Memory, CPUs and processes of the container's control group, which the plan does not
+    limit.
+    """
     limited = session["settings"]["limited"]
     expected = "no limit of the container's memory, CPUs and processes, as in the plan"
     found = []
@@ -167,7 +175,8 @@ def group_limits(host: str, session: dict[str, Any]) -> list[Finding]:
             SITE + ", which creates the container again without the limits if no job runs in it"
             if limited
             else SITE
-            + ", which restarts the container if no job runs in it. If the limit returns, raise that of the control group above the container "
+            + ", which restarts the container if no job runs in it. If the limit returns, raise "
+            "that of the control group above the container "
             "(systemctl show docker.service system.slice), or of this machine"
         )
         texts = "the container is limited to %s" % ", ".join(inside)
@@ -180,7 +189,10 @@ def group_limits(host: str, session: dict[str, Any]) -> list[Finding]:
                 "control group %s above the container is limited to %s"
                 % (entry["group"], ", ".join(entry["limits"])),
                 expected,
-                "if you do not need the limit, remove it: `systemctl cat %s` shows who sets it, and `systemctl revert %s` removes your own settings"
+                (
+                    "if you do not need the limit, remove it: `systemctl cat %s` shows who sets "
+                    "it, and `systemctl revert %s` removes your own settings"
+                )
                 % (unit, unit),
                 warn=True,
             )
@@ -197,7 +209,8 @@ def _killed(host: str, count: int) -> list[Finding]:
         % count
     )
     fix = (
-        "give jobs more memory or less data. The kernel log names the processes (journalctl --dmesg | grep -i oom). "
+        "give jobs more memory or less data. The kernel log names the processes (journalctl "
+        "--dmesg | grep -i oom). "
         "A restart of the container resets the counter"
     )
     return [finding(host, text, "no such process", fix, warn=True)]
@@ -232,7 +245,10 @@ def peer_limits(sessions: Sessions) -> list[Finding]:
                         host,
                         "the container has the limit %s %s" % (name, limit_text(name, value)),
                         "%s, as on other hosts" % limit_text(name, highest),
-                        "set training_container_ulimits.%s for all hosts, or correct the limits of Docker (systemctl show docker.service, daemon.json)"
+                        (
+                            "set training_container_ulimits.%s for all hosts, or correct the "
+                            "limits of Docker (systemctl show docker.service, daemon.json)"
+                        )
                         % name,
                         warn=True,
                     )
@@ -250,7 +266,10 @@ def _overridden_variables(host: str, session: dict[str, Any]) -> list[Finding]:
             host,
             "a session %s variable %s, which image or container sets" % (what, name),
             "the value of image and container",
-            "correct the login files in the container (~/.ssh/environment, ~/.bashrc, /etc/profile.d), or restart the container when no job runs in it",
+            (
+                "correct the login files in the container (~/.ssh/environment, ~/.bashrc, "
+                "/etc/profile.d), or restart the container when no job runs in it"
+            ),
         )
         for what, name in wrong
     ]
@@ -267,7 +286,8 @@ def _added_variable(host: str, name: str, value: list[str] | None, everywhere: b
         host,
         text,
         "the environment of image and container, as on all hosts",
-        "remove it from the login files in the container (~/.ssh/environment, ~/.bashrc, /etc/profile.d), or set it for all hosts in "
+        "remove it from the login files in the container (~/.ssh/environment, ~/.bashrc, "
+        "/etc/profile.d), or set it for all hosts in "
         "training_container_environment",
         warn=everywhere,
     )
@@ -330,7 +350,8 @@ def library_findings(sessions: Sessions) -> list[Finding]:
                 host,
                 text,
                 "the same folders on all hosts",
-                "correct the login files in the container (~/.bashrc, /etc/profile.d). NGC's images add %s where the driver is older than their CUDA: "
+                "correct the login files in the container (~/.bashrc, /etc/profile.d). NGC's "
+                "images add %s where the driver is older than their CUDA: "
                 "install the same driver on all hosts" % COMPAT,
                 warn=warn,
             )
@@ -406,7 +427,9 @@ def _program_findings(name: str, programs: dict[str, Table], expected: str) -> l
 def _differing_packages(
     tables: dict[str, Table],
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return (by host, packages with other versions than elsewhere; packages only this host has)."""
+    """Return (by host, packages with other versions than elsewhere; packages only this host
+    has).
+    """
     differ: dict[str, list[str]] = {}
     extra: dict[str, list[str]] = {}
     for name in _names(tables.values()):
@@ -448,7 +471,10 @@ def package_findings(sessions: Sessions) -> list[Finding]:
                     host,
                     "Python finds %s: %s" % (what, _first(texts)),
                     "the packages of the image on all hosts",
-                    "remove it in the container (pip uninstall, or its folder in PYTHONPATH), or install it for all hosts with training_image_python_packages",
+                    (
+                        "remove it in the container (pip uninstall, or its folder in PYTHONPATH), "
+                        "or install it for all hosts with training_image_python_packages"
+                    ),
                     warn,
                 )
             )
@@ -474,7 +500,10 @@ def file_findings(sessions: Sessions) -> list[Finding]:
                     host,
                     text,
                     "the same file on all hosts, or none",
-                    "remove %s in the container, or put it into the image (training_image_base) for all hosts"
+                    (
+                        "remove %s in the container, or put it into the image "
+                        "(training_image_base) for all hosts"
+                    )
                     % path,
                     warn=planned,
                 )
@@ -505,7 +534,10 @@ def shadow_findings(sessions: Sessions) -> list[Finding]:
                     host,
                     text + ", and is not of the image",
                     "the modules of the image on all hosts",
-                    "rename or remove %s, or remove its folder from PYTHONPATH in the login files of the container"
+                    (
+                        "rename or remove %s, or remove its folder from PYTHONPATH in the login "
+                        "files of the container"
+                    )
                     % key[1],
                     warn=everywhere,
                 )

@@ -28,7 +28,8 @@ _CAUSES = {
 _FIXES = {
     "no_space": "Free space on it, or raise the quota",
     "no_answer": "Start the server, or check the connection to it",
-    "not_writable": "Mount it for writing. If its server maps root to another user (root_squash), ask its administrator to make the folder writable for "
+    "not_writable": "Mount it for writing. If its server maps root to another user (root_squash), ask its "
+    "administrator to make the folder writable for "
     "that user, for example with chmod 1777, or to export it to these hosts with no_root_squash",
 }
 
@@ -64,7 +65,9 @@ class SharedStoragePlan(_Served):
 
 
 class Pair(TypedDict):
-    """What one host has read of the other's file. Without C(cause) it was found after C(seconds)."""
+    """What one host has read of the other's file. Without C(cause) it was found after
+    C(seconds).
+    """
 
     writer: str
     reader: str
@@ -142,7 +145,10 @@ def fix(cause: str, expected: Expected) -> str:
     """Return what to do about a problem."""
     text = _FIXES.get(cause, "Mount it on this host, or correct cluster_share_path")
     if not cause and not expected:
-        text += "; a folder of the root file system is accepted with shared_storage_require_mount: false"
+        text += (
+            "; a folder of the root file system is accepted with shared_storage_require_mount: "
+            "false"
+        )
     return text
 
 

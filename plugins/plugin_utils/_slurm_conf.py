@@ -148,7 +148,9 @@ def expand(names: str) -> list[str]:
 
 
 def _lines(text: str | None) -> list[str]:
-    """Return the lines without comments, with continued lines joined, as slurm's parser reads them."""
+    """Return the lines without comments, with continued lines joined, as slurm's parser
+    reads them.
+    """
     joined = re.sub(r"\\\n", " ", text or "")
     lines = (re.sub(r"(?<!\\)#.*", "", line).strip() for line in joined.split("\n"))
     return [" ".join(line.split()) for line in lines if line]
@@ -163,7 +165,9 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def parse_conf(text: str | None) -> Conf:
-    """Return the content of slurm.conf, or of a file like it. Of gres.conf only the lines matter."""
+    """Return the content of slurm.conf, or of a file like it. Of gres.conf only the lines
+    matter.
+    """
     found: Conf = {"options": {}, "nodes": {}, "partitions": {}, "lines": _lines(text)}
     tables = {"nodename": found["nodes"], "partitionname": found["partitions"]}
     defaults: dict[str, dict[str, str]] = {kind: {} for kind in tables}

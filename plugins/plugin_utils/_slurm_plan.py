@@ -82,7 +82,10 @@ OWNED = {
     "accountingstoragehost": "the database runs on cluster_scheduler_host",
     "accountingstoragetype": "the database runs on cluster_scheduler_host",
     "authtype": "munge is the only mechanism of the roles",
-    "clustername": "the accounts in the database belong to this name; set slurm_cluster_name before the first run",
+    "clustername": (
+        "the accounts in the database belong to this name; set slurm_cluster_name before the first "
+        "run"
+    ),
     "controlmachine": "set cluster_scheduler_host",
     "credtype": "munge is the only mechanism of the roles",
     "downnodes": "drain the host with slurm_node_state",
@@ -183,7 +186,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class GpuGroup(TypedDict):
-    """GPUs of a host that are one line of gres.conf: of one type, and with one kind of device node."""
+    """GPUs of a host that are one line of gres.conf: of one type, and with one kind of
+    device node.
+    """
 
     type: str
     prefix: str
@@ -643,7 +648,10 @@ def option_problems(options: Mapping[Any, Any]) -> list[str]:
             or not words
         ):
             found.append(
-                "%s has the value %r; use a text without line breaks, quotes, '#', and blanks or a backslash at its end"
+                (
+                    "%s has the value %r; use a text without line breaks, quotes, '#', and blanks "
+                    "or a backslash at its end"
+                )
                 % (where, words)
             )
         elif key.lower() in OWNED:
@@ -658,7 +666,9 @@ def option_problems(options: Mapping[Any, Any]) -> list[str]:
 
 
 def _merged(ours: Mapping[str, str], options: Mapping[str, Any]) -> list[str]:
-    """Return the lines of both. The site's value replaces ours, except in lists, where both count."""
+    """Return the lines of both. The site's value replaces ours, except in lists, where both
+    count.
+    """
     values = dict(ours)
     names = {key.lower(): key for key in ours}
     for key, value in options.items():
@@ -727,7 +737,10 @@ def _partition_faults(
         found.append("is listed %d times; keep one" % count)
     members, unknown = hosts
     found += [
-        "has the host '%s', which is neither a training host nor a group with one; correct the name or add the host to group gpu"
+        (
+            "has the host '%s', which is neither a training host nor a group with one; correct the "
+            "name or add the host to group gpu"
+        )
         % other
         for other in unknown
     ]
@@ -756,7 +769,10 @@ def _default_faults(partitions: Sequence[Mapping[str, Any]]) -> list[str]:
     if defaults:
         found = "%s are all the default" % ", ".join(defaults)
     return [
-        "slurm_partitions: %s; set 'default: true' for exactly one, because jobs without --partition go there"
+        (
+            "slurm_partitions: %s; set 'default: true' for exactly one, because jobs without "
+            "--partition go there"
+        )
         % found
     ]
 
@@ -805,8 +821,10 @@ def release_mismatches(
         "Set cluster_scheduler_host to %s, whose Slurm %s works with that of all hosts"
         % (better[0], known[better[0]])
         if better
-        else "No host of this cluster has a Slurm that works with all others. Install one release of the distribution on all of them, or set "
-        "slurm_packages_source to a repository with one release of Slurm for each of their distributions"
+        else "No host of this cluster has a Slurm that works with all others. Install one release "
+        "of the distribution on all of them, or set "
+        "slurm_packages_source to a repository with one release of Slurm for each of their "
+        "distributions"
     )
     found: list[Mismatch] = []
     for name, release in known.items():
@@ -837,7 +855,10 @@ def _release_problems(scheduler: str, releases: Mapping[str, str], others: list[
     for name, release in releases.items():
         if not release:
             found.append(
-                "%s: no Slurm is installed or installable; expected %s to %s. Add the distribution's main package source"
+                (
+                    "%s: no Slurm is installed or installable; expected %s to %s. Add the "
+                    "distribution's main package source"
+                )
                 % (name, OLDEST, NEWEST)
             )
         elif is_before(release, OLDEST):
@@ -866,7 +887,10 @@ def _host_problems(
     found = []
     if not _NODE.fullmatch(name) or name.lower() in _RESERVED:
         found.append(
-            "%s: not a valid node name for Slurm; use letters, digits, '-', '_' and '.' in the inventory"
+            (
+                "%s: not a valid node name for Slurm; use letters, digits, '-', '_' and '.' in the "
+                "inventory"
+            )
             % name
         )
     if not node["address"]:
@@ -875,12 +899,18 @@ def _host_problems(
         )
     if hardware and not reading["container"]:
         found.append(
-            "%s: its hardware is set by a variable, but it is not a container; Slurm would take it out of service. Remove slurm_node_hardware"
+            (
+                "%s: its hardware is set by a variable, but it is not a container; Slurm would "
+                "take it out of service. Remove slurm_node_hardware"
+            )
             % name
         )
     if models and len(models) > len(reading["gpus"]):
         found.append(
-            "%s: the driver reports %d GPUs, but there are %d device nodes /dev/nvidiaN. Start nvidia-persistenced, or run nvidia-modprobe -c 0 -u"
+            (
+                "%s: the driver reports %d GPUs, but there are %d device nodes /dev/nvidiaN. Start "
+                "nvidia-persistenced, or run nvidia-modprobe -c 0 -u"
+            )
             % (name, len(models), len(reading["gpus"]))
         )
     before = gpus_of(configured)
@@ -892,13 +922,19 @@ def _host_problems(
     memory = int(configured.get("realmemory", 0) or 0)
     if memory > reading["hardware"]["real_memory"] and not hardware.get("real_memory"):
         found.append(
-            "%s: %d MiB of memory found, %d configured. Replace the failed memory, or list the host in slurm_accept_smaller"
+            (
+                "%s: %d MiB of memory found, %d configured. Replace the failed memory, or list the "
+                "host in slurm_accept_smaller"
+            )
             % (name, reading["hardware"]["real_memory"], memory)
         )
     cpus = int(configured.get("cpus", 0) or 0)
     if cpus > node["cpus"]:
         found.append(
-            "%s: %d CPUs found, %d configured. Check the firmware's settings for cores and threads, or list the host in slurm_accept_smaller"
+            (
+                "%s: %d CPUs found, %d configured. Check the firmware's settings for cores and "
+                "threads, or list the host in slurm_accept_smaller"
+            )
             % (name, node["cpus"], cpus)
         )
     return found
@@ -951,7 +987,10 @@ def foreign_problems(known: Readings, scheduler: str) -> list[str]:
         if name == scheduler:
             why = "a Slurm cluster of the site runs here"
         found.append(
-            "%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that cluster is no longer used, or set cluster_scheduler to none"
+            (
+                "%s: %s/slurm.conf was not written by these roles, so %s. Remove the file if that "
+                "cluster is no longer used, or set cluster_scheduler to none"
+            )
             % (name, FOLDER, why)
         )
     return found
@@ -962,7 +1001,8 @@ def former_scheduler_problems(readings: Readings, scheduler: str) -> list[str]:
     has changed.
     """
     return [
-        "%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out the same hosts, and the accounts are in the database of %s. "
+        "%s: slurmctld still runs here, but the scheduler is %s. Two schedulers would give out "
+        "the same hosts, and the accounts are in the database of %s. "
         "Set cluster_scheduler_host to %s, or run playbook teardown with the former value first"
         % (name, scheduler, name, name)
         for name, reading in readings.items()
@@ -1002,7 +1042,8 @@ def way_to_limits(cgroup: Mapping[str, Any]) -> str:
     if cgroup["usable"]:
         return (
             "start the kernel with systemd.unified_cgroup_hierarchy=0, which gives it version 1, "
-            "or install Slurm 22.05 or later: from a repository for this distribution that slurm_packages_source names, or with Ubuntu 24.04 or Debian 12"
+            "or install Slurm 22.05 or later: from a repository for this distribution that "
+            "slurm_packages_source names, or with Ubuntu 24.04 or Debian 12"
         )
     if "is a container" in cgroup["why"]:
         return "use a machine in place of a container"
@@ -1017,7 +1058,8 @@ def no_limits_problems(readings: Readings, releases: Mapping[str, str]) -> list[
     sentence = (
         "%s: Slurm cannot limit jobs here, because %s. One such host takes the limits of CPUs, "
         "memory and GPUs from all jobs of the cluster. To get them, %s. To do without, set "
-        "'slurm_accept_no_limits: true' in the variables of group cluster. Then everybody can use all "
+        "'slurm_accept_no_limits: true' in the variables of group cluster. Then everybody can "
+        "use all "
         "GPUs and all memory of a host"
     )
     found = []
@@ -1464,11 +1506,16 @@ class _Nodes(NamedTuple):
 def _read_node(
     name: str, reading: Reading, former: Mapping[str, str], requested: Requested
 ) -> _Nodes:
-    """Return the node of a host that was read. C(former) are the values of its line in slurm.conf."""
+    """Return the node of a host that was read. C(former) are the values of its line in
+    slurm.conf.
+    """
     configured = {} if name in requested.accept_smaller else former
     node = _node(name, reading, configured, requested)
     warnings = [
-        "%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by --constraint; set slurm_gpu_type"
+        (
+            "%s: the driver does not tell the model of its GPUs, so its jobs cannot choose one by "
+            "--constraint; set slurm_gpu_type"
+        )
         % name
         for group in node["gpus"]
         if not group["type"]
@@ -1535,7 +1582,10 @@ def _input_problems(requested: Requested) -> list[str]:
     problems = option_problems(requested.options)
     if not _CLUSTER.fullmatch(requested.cluster_name):
         problems.append(
-            "slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, digits and '_', and a letter first"
+            (
+                "slurm_cluster_name: '%s' is not a valid name; use at most 40 lower-case letters, "
+                "digits and '_', and a letter first"
+            )
             % requested.cluster_name
         )
     problems += priority_problems(requested.priorities)
@@ -1556,7 +1606,10 @@ def _unreadable(readings: Readings, scheduler: str) -> list[str]:
     """Return why nothing can be planned from the readings."""
     if not readings.get(scheduler):
         return [
-            "%s: the scheduler was not read; check that the host answers, or set cluster_scheduler_host to another one"
+            (
+                "%s: the scheduler was not read; check that the host answers, or set "
+                "cluster_scheduler_host to another one"
+            )
             % scheduler
         ]
     return [
@@ -1596,7 +1649,10 @@ def _cluster_problems(
         problems += no_limits_problems(training, releases)
     if not nodes:
         problems.append(
-            "no training host was read, so the cluster would have no node; check that the hosts of group gpu answer"
+            (
+                "no training host was read, so the cluster would have no node; check that the "
+                "hosts of group gpu answer"
+            )
         )
     return problems
 
@@ -1660,7 +1716,10 @@ def _logins(
         if trains and "; " in rule["why"]:
             open_hosts.append("%s: people can log in without a job: %s" % (name, rule["why"]))
         dropped += [
-            "%s: '%s', who ran Ansible before, needs a job there from now on; add the name to slurm_ssh_users to keep the access"
+            (
+                "%s: '%s', who ran Ansible before, needs a job there from now on; add the name to "
+                "slurm_ssh_users to keep the access"
+            )
             % (name, user)
             for user in rule["dropped"]
         ]

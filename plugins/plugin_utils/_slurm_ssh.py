@@ -25,7 +25,10 @@ SESSION = "/etc/pam.d/trainyard-session"
 # to 10 minutes. People without a job would lock out all others who come through the same login
 # host, operators too.
 DROP_IN = "/etc/ssh/sshd_config.d/trainyard-slurm.conf"
-BEGIN = "# Begin of the lines of Ansible (trainyard.gpu): people need a job on this host. Changes are overwritten."
+BEGIN = (
+    "# Begin of the lines of Ansible (trainyard.gpu): people need a job on this host. Changes are "
+    "overwritten."
+)
 END = "# End of the lines of Ansible (trainyard.gpu)."
 # Marks a line of the file that is not used while ours are there.
 KEPT = "#trainyard: "
@@ -155,7 +158,10 @@ def session_of_people(common: str) -> str:
 
     The line is replaced and not removed, because others may jump over it.
     """
-    heading = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# common-session without pam_systemd.\n"
+    heading = (
+        "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n# common-session without "
+        "pam_systemd.\n"
+    )
     return heading + re.sub(
         r"^-?session[ \t]+(?:\[[^\]\n]*\]|\S+)[ \t]+\S*pam_systemd\.so.*$",
         "session optional pam_permit.so",
@@ -235,9 +241,9 @@ def ssh_rule(reading: dict[str, Any], host: Host, people: People) -> Rule:
     steps: list[Steps] = []
     if _has_penalties(reading["packages"].get("openssh-server", "")) and host.addresses:
         exempt = (
-            "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\nPerSourcePenaltyExemptList %s\n"
-            % ",".join(host.addresses)
-        )
+            "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
+            "PerSourcePenaltyExemptList %s\n"
+        ) % ",".join(host.addresses)
         steps.append(
             {"files": [_file(DROP_IN, exempt, validate="/usr/sbin/sshd -t -f %s")], "absent": []}
         )
@@ -274,21 +280,30 @@ def _decide(
     if "\ufffd" in text:
         return (
             "none",
-            "%s is not UTF-8, so it cannot be changed without loss; correct it, or set slurm_ssh_needs_job to false"
+            (
+                "%s is not UTF-8, so it cannot be changed without loss; correct it, or set "
+                "slurm_ssh_needs_job to false"
+            )
             % SSHD,
         )
     unusual = [name for name in names if not _NAME.fullmatch(name)]
     if unusual:
         return (
             "none",
-            "the name '%s' cannot be written to a file of PAM; connect as another user, or set slurm_ssh_needs_job to false"
+            (
+                "the name '%s' cannot be written to a file of PAM; connect as another user, or set "
+                "slurm_ssh_needs_job to false"
+            )
             % unusual[0],
         )
     # pam_slurm_adopt looks for the job's control group, which only proctrack/cgroup makes.
     rule = "adopt" if host.limited else "slurm"
     if rule == "slurm" and reading["hostname"] != host.name:
         return "none", (
-            "pam_slurm finds jobs by the host name '%s', which is not the node's name; rename the host, or set slurm_ssh_needs_job to false"
+            (
+                "pam_slurm finds jobs by the host name '%s', which is not the node's name; rename "
+                "the host, or set slurm_ssh_needs_job to false"
+            )
             % reading["hostname"]
         )
     if PACKAGES[rule] not in reading["packages"]:

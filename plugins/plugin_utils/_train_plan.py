@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which hosts a job runs on, with how many ranks, and which GPUs it requests there. Pure functions."""
+"""Which hosts a job runs on, with how many ranks, and which GPUs it requests there. Pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,10 @@ def chosen_npus(environment: Mapping[str, Any]) -> list[str] | None:
         set(devices)
     ) < len(devices):
         raise ValueError(
-            "%s: '%s' is not a list of NPUs; name each number once, with commas between them and no blanks, such as 4,5,6,7"
+            (
+                "%s: '%s' is not a list of NPUs; name each number once, with commas between them "
+                "and no blanks, such as 4,5,6,7"
+            )
             % (NPUS, text)
         )
     return devices
@@ -93,7 +98,10 @@ def chosen_devices(environment: Mapping[str, Any]) -> list[str] | None:
     devices = text.split(",")
     if not all(_DEVICE.fullmatch(device) for device in devices):
         raise ValueError(
-            "%s: '%s' is not a list of GPUs; name numbers or UUIDs with commas between them and no blanks, such as 0,1"
+            (
+                "%s: '%s' is not a list of GPUs; name numbers or UUIDs with commas between them "
+                "and no blanks, such as 0,1"
+            )
             % (DEVICES, text)
         )
     if len(set(devices)) < len(devices):
@@ -198,7 +206,8 @@ def _npu_slots(
     counts = {member["name"]: member["slots"] for member in hosts if member["slots"]}
     if len(set(counts.values())) > 1:
         problems.append(
-            "cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; set it to one number for all hosts, or leave out "
+            "cluster_slots: %s, but the launcher mindspore needs as many ranks on each host; "
+            "set it to one number for all hosts, or leave out "
             "hosts with --limit"
             % ", ".join("%s on %s" % (count, name) for name, count in counts.items())
         )

@@ -81,7 +81,8 @@ def services(
     if other:
         now, then = moves[other[0]]
         left.append(
-            "%s: apt offers Slurm %s and %s is installed. Another release of Slurm is not installed host by host. Stop all jobs, upgrade slurmdbd, then "
+            "%s: apt offers Slurm %s and %s is installed. Another release of Slurm is not "
+            "installed host by host. Stop all jobs, upgrade slurmdbd, then "
             "slurmctld, then slurmd on all hosts, as Slurm's upgrade guide says"
             % (", ".join(other), release(then), release(now))
         )

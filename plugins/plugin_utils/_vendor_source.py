@@ -185,7 +185,8 @@ def _known_keyring(requested: Requested, directory: str, url: str) -> _Keyring:
     if requested.cuda_fingerprint:
         return _Keyring([], by_key=True)
     problem = (
-        "the checksum of %s for %s is not in the compatibility data: set package_sources_nvidia_keyring_checksum to the output "
+        "the checksum of %s for %s is not in the compatibility data: set "
+        "package_sources_nvidia_keyring_checksum to the output "
         "of sha256sum for %s/%s" % (KEYRING, directory, url, KEYRING)
     )
     return _Keyring([], problem=problem)

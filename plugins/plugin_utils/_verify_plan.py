@@ -268,7 +268,10 @@ def _stopped_manager(switches: int, driver: str, installed: bool) -> tuple[str, 
     )
     if installed:
         state = "not running"
-        fix = "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not start"
+        fix = (
+            "run `systemctl enable --now nvidia-fabricmanager`, and read its log if it does not "
+            "start"
+        )
     return "%d NVSwitches, and nvidia-fabricmanager.service is %s" % (switches, state), fix
 
 
@@ -494,7 +497,10 @@ def probe(
         problem = "%s cannot log in to the scheduler; run people.yml" % ", ".join(missing)
         return {**found, "problem": problem}
     if best is None:
-        problem = "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a job"
+        problem = (
+            "slurm_accounts has no member who is in shared_storage_users, so nobody can submit a "
+            "job"
+        )
         return {**found, "possible": False, "problem": problem}
     if best.quota < 1:
         problem = "the quotas in slurm_accounts allow nobody a GPU"
@@ -696,5 +702,7 @@ def decide_verify_nodes(
     blame: Sequence[dict[str, Any]] = (),
     suspect: Collection[str] = (),
 ) -> Nodes:
-    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has not run."""
+    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has
+    not run.
+    """
     return nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)

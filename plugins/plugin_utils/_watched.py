@@ -125,13 +125,19 @@ def fabric_counters(watched: Watched, facts: Facts, host: str, carrier: str) -> 
     ):
         return judged(
             "skipped",
-            "the job moved too few bytes to distinguish them from other traffic: %d bytes in messages of %d"
+            (
+                "the job moved too few bytes to distinguish them from other traffic: %d bytes in "
+                "messages of %d"
+            )
             % (least, watched["size_bytes"]),
         )
     if any(name == MULTI_HOST_NVLINK for name in _transports(watched, list(watched["hosts"]))):
         return judged(
             "skipped",
-            "ranks of several hosts are connected by NVLink (%s), which is not in the cards' counters"
+            (
+                "ranks of several hosts are connected by NVLink (%s), which is not in the cards' "
+                "counters"
+            )
             % MULTI_HOST_NVLINK,
         )
     shares = {way: "" for way in moved}
@@ -142,14 +148,18 @@ def fabric_counters(watched: Watched, facts: Facts, host: str, carrier: str) -> 
         return judged(
             "fail",
             found,
-            "the job's data took another path: check %s's routes and addresses on the fabric network, cluster_fabric_network, "
+            "the job's data took another path: check %s's routes and addresses on the fabric "
+            "network, cluster_fabric_network, "
             "and NCCL_SOCKET_IFNAME, NCCL_IB_HCA and NCCL_IB_DISABLE in the image" % host,
         )
     if max(moved.values()) > (1 + TOLERANCE) * most:
         return judged(
             "warn",
             found,
-            "check for other traffic over %s at the same time, and for lost and resent packets; then run verify again"
+            (
+                "check for other traffic over %s at the same time, and for lost and resent "
+                "packets; then run verify again"
+            )
             % cards,
         )
     return judged("pass", found)
@@ -187,14 +197,17 @@ def fabric_errors(
         )
     found += remarks.get(host, [])
     fix = (
-        "check cables, transceivers and switch ports of %s, its MTU, and the load of the links between the hosts; then run verify again"
-        % host
-    )
+        "check cables, transceivers and switch ports of %s, its MTU, and the load of the links "
+        "between the hosts; then run verify again"
+    ) % host
     return finding(
         "fabric-errors",
         host,
         "warn" if found else "pass",
-        expected="nothing lost or resent while the bandwidth was measured, the same MTU on all hosts, and no port error",
+        expected=(
+            "nothing lost or resent while the bandwidth was measured, the same MTU on all hosts, "
+            "and no port error"
+        ),
         found="; ".join(found),
         source="counters of TCP and of the fabric's cards, NCCL's log",
         fix=fix if found else "",
@@ -232,7 +245,10 @@ def gpus_busy(watched: Watched, host: str) -> Mapping[str, Any]:
         expected=expected,
         found=found,
         source=SMI,
-        fix="check which GPUs the ranks use (CUDA_VISIBLE_DEVICES in the image, training_container_gpus), and whether each answers nvidia-smi",
+        fix=(
+            "check which GPUs the ranks use (CUDA_VISIBLE_DEVICES in the image, "
+            "training_container_gpus), and whether each answers nvidia-smi"
+        ),
     )
 
 
@@ -247,7 +263,9 @@ def _use_host_memory(watched: Watched, hosts: Sequence[str], linked: list[str]) 
 
 
 def _rdma_in_log(watched: Watched, hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that has any."""
+    """What NCCL's log names of the connections over InfiniBand or RoCE of each host that
+    has any.
+    """
     vias = {host: "\n".join(watched["hosts"].get(host, {}).get("via", [])) for host in hosts}
     named: dict[str, Any] = {host: rdma_connections(via).get("") for host, via in vias.items()}
     named.update(watched.get("over_rdma") or {})
@@ -329,10 +347,14 @@ def _rails_missing(
 
 
 _DETOUR_FIX = (
-    "the data takes a detour through the memory of the host: see check gpudirect, and NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
+    "the data takes a detour through the memory of the host: see check gpudirect, and "
+    "NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ and NCCL_DMABUF_ENABLE "
     "in the image and in the sessions"
 )
-_RAILS_FIX = "compare the ports of the hosts (check ib-ports), their PCIe slots (nvidia-smi topo -m), and NCCL_IB_HCA in the image and in the sessions"
+_RAILS_FIX = (
+    "compare the ports of the hosts (check ib-ports), their PCIe slots (nvidia-smi topo -m), and "
+    "NCCL_IB_HCA in the image and in the sessions"
+)
 
 
 def _rdma_finding(watched: Watched, facts: Facts, hosts: Sequence[str]) -> tuple[str, str]:
@@ -370,7 +392,9 @@ def _has_rdma(its: Mapping[str, Any]) -> bool:
 
 
 def nccl_transport(watched: Watched, facts: Facts, hosts: Sequence[str]) -> Mapping[str, Any]:
-    """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a host."""
+    """Whether NCCL connects its ranks by the best hardware: RDMA between hosts, NVLink on a
+    host.
+    """
     seen = _transports(watched, hosts)
     between = [name for name in seen if name.startswith("NET/")]
     # NVLink switches reach across hosts.
@@ -403,13 +427,16 @@ def nccl_transport(watched: Watched, facts: Facts, hosts: Sequence[str]) -> Mapp
     if over_rdma and any("socket" in name.lower() for name in between):
         return judged(
             "fail",
-            fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and libibverbs are in the container, that "
-            "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not set in the image",
+            fix="NCCL uses sockets although there are RDMA devices: check that /dev/infiniband and "
+            "libibverbs are in the container, that "
+            "memory can be locked without limit, and that NCCL_IB_DISABLE and NCCL_NET are not "
+            "set in the image",
         )
     if _use_host_memory(watched, hosts, linked):
         return judged(
             "warn",
-            fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink --status, nvidia-smi topo -m, and "
+            fix="some GPUs have NVLink but use the host's memory: check nvidia-smi nvlink "
+            "--status, nvidia-smi topo -m, and "
             "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the image",
         )
     missing, fix = _rdma_finding(watched, facts, hosts)

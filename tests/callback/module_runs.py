@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Counts what a run costs and records what it changed.
 
-A module run is a task (or an item of its loop, or a retry) that sends a module to a host. It is the host that the
-module was sent to that is counted, also when the task was delegated. With TRAINYARD_RUNS=<file> one JSON line per
-playbook run is appended to that file, so that tests and `make bench` can judge it.
+A module run is a task (or an item of its loop, or a retry) that sends a module to a host. It is the
+host that the module was sent to that is counted, also when the task was delegated. With
+TRAINYARD_RUNS=<file> one JSON line per playbook run is appended to that file, so that tests and
+`make bench` can judge it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ description:
 
 
 def sends_a_module(task):
-    """False for includes, and for actions that work on the controller alone (debug, assert, set_fact, judge_input): they say so themselves."""
+    """False for includes, and for actions that work on the controller alone (debug, assert,
+    set_fact, judge_input): they say so themselves.
+    """
     plugin = action_loader.get(task.resolved_action or task.action, class_only=True)
     return not isinstance(task, TaskInclude) and getattr(plugin, "_requires_connection", True)
 
@@ -82,11 +85,13 @@ class CallbackModule(CallbackBase):
 
     def _count(self, result, item=False):
         task = result._task
-        # The result of a loop says it for all its items; a task that failed may have changed something first.
+        # The result of a loop says it for all its items; a task that failed may have changed
+        # something first.
         if not item and result._result.get("changed"):
             self.changed.setdefault(result._host.get_name(), []).append(task.get_name().strip())
-        # A loop's items have been counted one by one: only they know to which host each was delegated.
-        # An action that has found out on the controller that nothing differs says that it has sent none.
+        # A loop's items have been counted one by one: only they know to which host each was
+        # delegated. An action that has found out on the controller that nothing differs says that
+        # it has sent none.
         if sends_a_module(task) and bool(task.loop) == item and result._result.get("sent", True):
             host = result._task_fields.get("delegate_to") or result._host.get_name()
             self.runs.setdefault(host, []).extend(

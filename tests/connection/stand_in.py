@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Answers module runs in place of a host, so that a run costs what it costs the controller.
 
-The controller builds each module's payload and sends it, as with pipelining over ssh. Which module it is and its arguments are read from the payload.
+The controller builds each module's payload and sends it, as with pipelining over ssh. Which module
+it is and its arguments are read from the payload.
 """
 
 from __future__ import annotations

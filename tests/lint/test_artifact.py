@@ -1,4 +1,6 @@
-"""What a user gets from Galaxy: the built tarball, installed into an empty folder, run from an empty folder."""
+"""What a user gets from Galaxy: the built tarball, installed into an empty folder, run from an
+empty folder.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,17 @@ def tarball(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(tarball, tmp_path_factory):
-    """A folder with nothing in it, and the environment of a user who has only installed the tarball."""
+    """A folder with nothing in it, and the environment of a user who has only installed the
+    tarball.
+    """
     empty, collections = tmp_path_factory.mktemp("empty"), tmp_path_factory.mktemp("collections")
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("ANSIBLE_", "MOLECULE_"))
     }
-    # The collections that galaxy.yml depends on come with the virtual environment; its own comes from the tarball alone.
+    # The collections that galaxy.yml depends on come with the virtual environment; its own comes
+    # from the tarball alone.
     environment.update(
         ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections, sysconfig.get_path("purelib")),
         ANSIBLE_NOCOLOR="1",
@@ -120,7 +125,10 @@ def test_contents(tarball):
 
 
 def test_links_lead_to_files_of_the_artifact(tarball):
-    """Galaxy shows README, and users read the other documents where the collection is installed. What only the repository has is linked by its address."""
+    """Galaxy shows README, and users read the other documents where the collection is installed.
+
+    What only the repository has is linked by its address.
+    """
     with tarfile.open(tarball) as opened:
         members = {member.name.removeprefix("./"): member for member in opened.getmembers()}
         documents = {
@@ -179,7 +187,9 @@ def public_names():
 
 
 def test_a_user_has_only_the_file(installed, tmp_path):
-    """Installed into an empty environment, the file checks README's inventory and documents everything."""
+    """Installed into an empty environment, the file checks README's inventory and documents
+    everything.
+    """
     empty, environment = installed
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     inventory = tmp_path / "hosts.yml"

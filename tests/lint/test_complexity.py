@@ -1,4 +1,5 @@
-"""How much of a function a reader has to hold in mind: branches, parameters, and conditions inside comprehensions.
+"""How much of a function a reader has to hold in mind: branches, parameters, and conditions inside
+comprehensions.
 
 The bounds never go up: split the new function instead.
 """

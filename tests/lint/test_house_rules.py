@@ -21,9 +21,11 @@ FORBIDDEN = {
     "asserts nothing": r"^\s*that: *true\s*$|\bassert True\b",
     "is not finished": r"\b(TODO|FIXME|XXX)\b",
     "skips a test": r"\bmark\.(xfail|skip)|\bpytest\.(xfail|skip|importorskip)\(",  # a pattern: a file that matches fails this test
-    # ansible-core makes sets of them, whose order differs in every run: texts and checksums would differ. unique, select and reject keep it.
+    # ansible-core makes sets of them, whose order differs in every run: texts and checksums would
+    # differ. unique, select and reject keep it.
     "has no order": r"\| *(union|difference|intersect|symmetric_difference)\(",
-    # Packages are taken by signature or by checksum. Written apart, so that this line does not find itself.
+    # Packages are taken by signature or by checksum. Written apart, so that this line does not find
+    # itself.
     "trusts any package source": r"trusted="
     "yes|allow-un"
     "authenticated|AllowInsecure"
@@ -111,7 +113,10 @@ def test_only_yml():
 
 
 def test_each_fixture_has_a_row_of_its_index():
-    """Where an output was recorded is in INDEX.tsv. A row without its file claims a test that is not there."""
+    """Where an output was recorded is in INDEX.tsv.
+
+    A row without its file claims a test that is not there.
+    """
     for index in ROOT.glob("tests/fixtures/*/INDEX.tsv"):
         rows = [line.split("\t")[0] for line in index.read_text(encoding="utf-8").splitlines()]
         files = [
@@ -126,7 +131,9 @@ def test_each_fixture_has_a_row_of_its_index():
 
 
 def tables_of_costs(role):
-    """The tables of a README with a column of costs: by check its cells, by the title of the column."""
+    """The tables of a README with a column of costs: by check its cells, by the title of the
+    column.
+    """
     found, titles = {}, []
     for line in (ROOT / "roles" / role / "README.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]

@@ -1,4 +1,8 @@
-"""Plugins: what each may import. Filters and decisions: whom they serve. Modules: who they are for, which platform they need, and the group of those with common options."""
+"""Plugins: what each may import.
+
+Filters and decisions: whom they serve. Modules: who they are for, which platform they need, and the
+group of those with common options.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +175,9 @@ def _imports():
 
 
 def test_imports_are_those_of_the_table_of_folders(imports):
-    """Modules run without plugin_utils, and no filter or action plugin imports another: what they share is a function of plugin_utils."""
+    """Modules run without plugin_utils, and no filter or action plugin imports another: what they
+    share is a function of plugin_utils.
+    """
     allowed = {
         folder: {"plugins/" + name for name in names_in(cells[2])}
         for cells in architecture("Folders")
@@ -264,7 +270,9 @@ def test_each_decision_is_a_function_with_a_docstring():
 
 
 def test_a_decision_serves_one_role(calls):
-    """That of the role whose name its own begins with, and the role's parts: slurm_node has those of slurm."""
+    """That of the role whose name its own begins with, and the role's parts: slurm_node has those
+    of slurm.
+    """
     roles = sorted((path.name for path in (ROOT / "roles").iterdir()), key=len, reverse=True)
     strangers = []
     # That of the compatibility data is for several.
@@ -286,7 +294,9 @@ def texts_in(value):
 
 
 def decisions_in(text):
-    """Yield (name, arguments, keywords, whether more come at run time) of each decision in a text with Jinja."""
+    """Yield (name, arguments, keywords, whether more come at run time) of each decision in a text
+    with Jinja.
+    """
     template = text if "{{" in text or "{%" in text else "{{ %s }}" % text
     for node in jinja2.Environment().parse(template).find_all(jinja2.nodes.Filter):
         arguments = node.args
@@ -330,7 +340,10 @@ def test_each_call_of_a_decision_fits_its_function():
 
 
 def value_of(node, variables):
-    """The text of a Jinja expression that joins texts and variables of the role. What only a run knows is '?'."""
+    """The text of a Jinja expression that joins texts and variables of the role.
+
+    What only a run knows is '?'.
+    """
     nodes = jinja2.nodes
     if isinstance(node, nodes.Const):
         return str(node.value)

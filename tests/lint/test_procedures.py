@@ -1,4 +1,6 @@
-"""docs/procedures.md, docs/security.md and the faults of docs/evidence.md: the tables are complete, and the code has all that they name."""
+"""docs/procedures.md, docs/security.md and the faults of docs/evidence.md: the tables are complete,
+and the code has all that they name.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,9 @@ def test_a_promise_has_a_mechanism_and_tests_that_exist(row):
 
 
 def planted_faults():
-    """Rows of the tables of docs/evidence.md: the fault, and the last cell, which names tests or 'the same' as the row before."""
+    """Rows of the tables of docs/evidence.md: the fault, and the last cell, which names tests or
+    'the same' as the row before.
+    """
     text = (ROOT / "docs/evidence.md").read_text(encoding="utf-8")
     lines = text.partition("## Planted faults")[2].splitlines()
     rows = [cells(line) for line in lines if line.startswith("| ")]

@@ -26,7 +26,8 @@ UNITS = re.compile(
     r"\b(seconds?|MiB|KiB|bytes|GB/s|percent|fraction|number|ID|UID|GID|port)\b", re.IGNORECASE
 )
 
-# Roles that need a whole cluster, or that others exercise in each of their runs, are proved in scenario `cluster`.
+# Roles that need a whole cluster, or that others exercise in each of their runs, are proved in
+# scenario `cluster`.
 IN_SCENARIO_CLUSTER = {"burn_in", "cluster", "train", "verify"}
 # Those that need a kernel of their own.
 IN_SCENARIO_VM = {"nfs_client", "nfs_server"}
@@ -99,7 +100,8 @@ def test_argument_specs_equal_defaults(role):
     }
     defaults = load(role, "defaults/main.yml")
     assert set(defaults) == set(specified)
-    # A template is a text. As the default of another type Galaxy refuses it, so the spec has none, and the description tells it: see role_readmes.py.
+    # A template is a text. As the default of another type Galaxy refuses it, so the spec has none,
+    # and the description tells it: see role_readmes.py.
     in_words = {
         name
         for name, value in defaults.items()
@@ -182,7 +184,9 @@ def test_variables_and_checks_are_described_once(role):
 
 
 def test_readmes_have_the_same_headings(role):
-    """The title and some sentences about the purpose, then these sections, then what else the role needs."""
+    """The title and some sentences about the purpose, then these sections, then what else the role
+    needs.
+    """
     readme = re.sub(
         r"^```.*?^```",
         "",
@@ -224,7 +228,8 @@ def test_names_are_prefixed(role):
         for task in tasks_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
             where = "%s: %s" % (path, task.get("name"))
             registered = task.get("register")
-            # A result that a different role reads is part of the interface like a public fact, so it is documented.
+            # A result that a different role reads is part of the interface like a public fact, so
+            # it is documented.
             assert (
                 registered is None
                 or registered.startswith("__%s_" % role)
@@ -257,7 +262,9 @@ def test_private_variables_of_other_roles_are_not_used(role):
 
 
 def expressions_of(value, whole=False):
-    """Jinja expressions in data: what stands in braces, and whole values where Ansible expects an expression."""
+    """Jinja expressions in data: what stands in braces, and whole values where Ansible expects an
+    expression.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from expressions_of(
@@ -277,7 +284,10 @@ def expressions_in(path):
 
 
 def test_numbers_and_truth_values_may_come_as_text(role):
-    """From -e name=value and from INI inventories they do. A module's own option takes '{{ name }}' unchanged; an expression has to convert it."""
+    """From -e name=value and from INI inventories they do.
+
+    A module's own option takes '{{ name }}' unchanged; an expression has to convert it.
+    """
     options = load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {})
     names = [name for name, option in options.items() if option["type"] in ("bool", "int", "float")]
     found = []
@@ -315,7 +325,9 @@ def test_is_exercised_by_a_scenario(role):
 
 
 def test_decisions_are_functions_with_tests(role):
-    """No programs in Jinja: loops, and expressions with more than five filters, are functions of plugins/plugin_utils. Messages of rules may list in a loop."""
+    """No programs in Jinja: loops, and expressions with more than five filters, are functions of
+    plugins/plugin_utils. Messages of rules may list in a loop.
+    """
 
     def texts(value, where=()):
         if isinstance(value, dict):

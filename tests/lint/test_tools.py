@@ -26,7 +26,8 @@ def ruff(_folder, _artifact):
 def mypy(folder, _artifact):
     """The types of what all modules and programs share: all files of both packages."""
     packages = ["ansible_collections.trainyard.gpu.plugins." + name for name in PACKAGES]
-    # .dev has a link to this checkout. mypy reads what the collection imports from the environment of the tests.
+    # .dev has a link to this checkout. mypy reads what the collection imports from the environment
+    # of the tests.
     run(
         BIN / "mypy",
         *("--cache-dir", folder / "cache", "--python-executable", sys.executable),
@@ -40,7 +41,11 @@ def yamllint(_folder, _artifact):
 
 
 def ansible_lint(_folder, _artifact, *options):
-    """The collection itself. The playbooks of scenarios and tests take as long again, most of it for the start of ansible-playbook for each."""
+    """The collection itself.
+
+    The playbooks of scenarios and tests take as long again, most of it for the start of
+    ansible-playbook for each.
+    """
     run(
         BIN / "ansible-lint",
         *("--offline", "--strict", "--nocolor", "--profile", "production"),
@@ -61,7 +66,9 @@ def changelog(folder, _artifact):
 
 
 def antsibull_docs(folder, artifact, *options):
-    """The documentation of all plugins and roles, its markup and its references to the collections that galaxy.yml depends on."""
+    """The documentation of all plugins and roles, its markup and its references to the collections
+    that galaxy.yml depends on.
+    """
     run(
         BIN / "antsibull-docs",
         "lint-collection-docs",
@@ -76,12 +83,16 @@ def antsibull_docs(folder, artifact, *options):
 
 
 def antsibull_docs_pages(folder, artifact):
-    """The same, and the pages that are generated from it: they take three quarters of the time, and are right if the markup is."""
+    """The same, and the pages that are generated from it: they take three quarters of the time, and
+    are right if the markup is.
+    """
     antsibull_docs(folder, artifact, "--no-skip-rstcheck")
 
 
 def galaxy_importer(folder, artifact, ansible_doc=False):
-    """Without what the other tools here do: ansible-lint and ansible-test, and ansible-doc, which antsibull-docs calls for all plugins at once."""
+    """Without what the other tools here do: ansible-lint and ansible-test, and ansible-doc, which
+    antsibull-docs calls for all plugins at once.
+    """
     (folder / "galaxy-importer.cfg").write_text(
         "[galaxy-importer]\nrun_ansible_doc = %s\nrun_ansible_lint = False\nrun_ansible_test = False\n"
         "ansible_local_tmp = %s\ntmp_root_dir = %s\n" % (ansible_doc, folder, folder),
@@ -100,7 +111,10 @@ def galaxy_importer(folder, artifact, ansible_doc=False):
 
 
 def galaxy_importer_with_ansible_doc(folder, artifact):
-    """As Galaxy runs it: ansible-doc finds this collection alone. It is started for each type of plugin."""
+    """As Galaxy runs it: ansible-doc finds this collection alone.
+
+    It is started for each type of plugin.
+    """
     galaxy_importer(folder, artifact, ansible_doc=True)
 
 

@@ -1,4 +1,5 @@
-"""What GitHub runs: every step is a script of .ci/, the jobs cover all tests, and the steps that can run here are run here.
+"""What GitHub runs: every step is a script of .ci/, the jobs cover all tests, and the steps that
+can run here are run here.
 
 CONTRIBUTING.md names the steps that have run on GitHub only, or nowhere yet.
 """
@@ -167,7 +168,10 @@ def test_the_differences_become_one_issue(tmp_path, number, command):
 
 @pytest.mark.slow
 def test_the_inventory_of_a_runner_is_valid(tmp_path):
-    """As the job has it, with the names of the programs in its log. The input is checked by the playbook with which its first one begins."""
+    """As the job has it, with the names of the programs in its log.
+
+    The input is checked by the playbook with which its first one begins.
+    """
     for name in ("make", "ansible", "ansible-playbook"):
         (tmp_path / name).write_text(
             "#!/bin/sh\necho %s $@ >> %s/log\ncp $2 %s/hosts.yml || true\n"
@@ -221,7 +225,9 @@ CUDA = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_
 
 
 def test_differences_of_an_archive_are_reported(tmp_path):
-    """As in a container of Ubuntu, with an apt-get of the test's that cannot install two packages."""
+    """As in a container of Ubuntu, with an apt-get of the test's that cannot install two
+    packages.
+    """
     index = tmp_path / "index"
     index.write_text("Package: munge\nVersion: 1\nSection: misc\nMaintainer: x\nDescription: x\n")
     ubuntu = "main http://archive.ubuntu.com/ubuntu/ %s\n" % index

@@ -1,4 +1,6 @@
-"""Bandwidth on four hosts of a lab: one link is slowed, then one network card, then one host's CPU. Each is found and named, and nobody is when it is gone.
+"""Bandwidth on four hosts of a lab: one link is slowed, then one network card, then one host's CPU.
+
+Each is found and named, and nobody is when it is gone.
 
 And nccl_all_reduce's own mpirun, between the containers of all four.
 """
@@ -13,7 +15,8 @@ from whole_cluster import ROOT, WholeCluster
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.scenario]
 
-# One at a time, as the hosts share this machine's cores. Whole and healthy they do some tenths of a GB/s together; what is slowed here, about a hundredth.
+# One at a time, as the hosts share this machine's cores. Whole and healthy they do some tenths of a
+# GB/s together; what is slowed here, about a hundredth.
 ASKED = {
     "verify_bandwidth_at_once": 1,
     "verify_bandwidth_min_gb_s": 0.03,
@@ -44,7 +47,8 @@ with socket.create_connection((sys.argv[1], 9999)) as connection:
         time.sleep(0.002)
 """
 
-# all_reduce_perf where there is no GPU: a real log of eight ranks, whose list of ranks is the one that MPI has brought together here.
+# all_reduce_perf where there is no GPU: a real log of eight ranks, whose list of ranks is the one
+# that MPI has brought together here.
 LOG = ROOT / "tests/fixtures/all_reduce_perf/polaris-2node-8gpu.txt"
 REPLAY = """#!/usr/bin/python3
 import os, re, socket, sys
@@ -122,7 +126,10 @@ class FourHosts(WholeCluster):
         return answer, run
 
     def all_reduce(self, **options):
-        """Run nccl_all_reduce in the first host's container, over all hosts, with two GPUs each. Returns what it has returned."""
+        """Run nccl_all_reduce in the first host's container, over all hosts, with two GPUs each.
+
+        Returns what it has returned.
+        """
         options = {
             "container": self.container,
             "launcher": "mpirun_per_gpu",
@@ -154,7 +161,9 @@ def fixture_cluster():
 
 @pytest.fixture(name="slow")
 def fixture_slow(cluster):
-    """Traffic of a host, or of a host to another one, through a narrow bucket; away again at the end."""
+    """Traffic of a host, or of a host to another one, through a narrow bucket; away again at the
+    end.
+    """
     slowed = []
 
     def slow(host, to=None):
@@ -257,7 +266,9 @@ def fixture_replayed(cluster):
 
 @pytest.mark.parametrize("launcher", ["mpirun_per_gpu", "mpirun_per_host"])
 def test_all_reduce_by_mpirun(cluster, replayed, launcher):
-    """MPI's own rendezvous and allgather, through the containers' sshd, from the head alone: every host has its two ranks, in order, and its variables."""
+    """MPI's own rendezvous and allgather, through the containers' sshd, from the head alone: every
+    host has its two ranks, in order, and its variables.
+    """
     assert replayed
     answer = cluster.all_reduce(launcher=launcher)
     assert answer["passed"] and (answer["ranks"], answer["hosts"], answer["gpus"]) == (8, 4, 8)
@@ -334,7 +345,9 @@ def test_one_cpu(cluster):
 
 
 def test_verify_names_the_suspect_and_goes_on_without_it(cluster, slow):
-    """The whole playbook, as a user runs it: verdict, evidence, and the group that later runs leave out."""
+    """The whole playbook, as a user runs it: verdict, evidence, and the group that later runs leave
+    out.
+    """
     slow("bandwidth-d")
     asked = ["--extra-vars", {**ASKED, **IMAGE}]
     run, report = cluster.playbook("playbooks/verify.yml", *asked), cluster.last_report()
@@ -367,7 +380,9 @@ def counted(answer):
 
 
 def test_other_traffic(cluster):
-    """The job is as fast as it should be, or nearly; that something else sends over the same cards, only their counters tell."""
+    """The job is as fast as it should be, or nearly; that something else sends over the same cards,
+    only their counters tell.
+    """
     cluster.on("bandwidth-c", "systemd-run --unit sink --collect python3 -c '%s'" % SINK)
     cluster.on(
         "bandwidth-b",
@@ -390,7 +405,9 @@ def test_other_traffic(cluster):
 
 
 def test_data_that_goes_another_way(cluster):
-    """Two hosts have a second network, and routes to each other over it: the job is fast, and the fabric's cards have not carried all of it."""
+    """Two hosts have a second network, and routes to each other over it: the job is fast, and the
+    fabric's cards have not carried all of it.
+    """
     network = "trainyard-bandwidth-other"
     other = {"bandwidth-b": "172.30.119.12", "bandwidth-c": "172.30.119.13"}
     subprocess.run(

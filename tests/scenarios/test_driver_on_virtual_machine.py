@@ -1,6 +1,8 @@
-"""Debian's own driver on a host with kernels of its own: built by DKMS for two of them, and what is said before a reboot is so after it.
+"""Debian's own driver on a host with kernels of its own: built by DKMS for two of them, and what is
+said before a reboot is so after it.
 
-The driver is compiled while the host is a container, as an emulated machine takes half an hour for each kernel. A GPU is all that the virtual machine lacks.
+The driver is compiled while the host is a container, as an emulated machine takes half an hour for
+each kernel. A GPU is all that the virtual machine lacks.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ DROP_IN = "/etc/modprobe.d/trainyard-nvidia-driver.conf"
 # As sysfs has an H100's.
 DEVICE = "pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00"
 GPU = (ROOT / "molecule/gpu_stack/gpu.sh").read_text(encoding="utf-8")
-# For a GPU udev loads the driver. The real module is loaded here as well, and ends as it finds none; one that came as far as that counts as loaded.
-# The persistence daemon tries at the same time, and the second of the two is told that the module is busy.
+# For a GPU udev loads the driver. The real module is loaded here as well, and ends as it finds
+# none; one that came as far as that counts as loaded. The persistence daemon tries at the same
+# time, and the second of the two is told that the module is busy.
 LOADED = """
 attempts=0
 until modprobe nvidia 2>&1 | grep 'No such device'; do
@@ -70,7 +73,9 @@ def fixture_host():
 
 @pytest.fixture(name="built", scope="module")
 def fixture_built(host):
-    """The driver for one kernel, then another kernel, as an upgrade brings it, then the role once more. What was told after each."""
+    """The driver for one kernel, then another kernel, as an upgrade brings it, then the role once
+    more. What was told after each.
+    """
     host.run("apt-get update --quiet=2")
     old, new = newest_kernels(host)
     install(host, "initramfs-tools", "zstd", "linux-image-" + old)
@@ -143,7 +148,8 @@ def test_nouveau_is_kept_out_of_both_initial_ram_disks(host, built):
             found = host.run("find %s -path '*%s'" % (unpacked, DROP_IN)).split()
             assert len(found) == 1, "the initial RAM disk of %s has no %s" % (kernel, DROP_IN)
             assert "\nblacklist nouveau\n" in host.run("cat " + found[0])
-            # What the kernel would load for the GPU by the file that the RAM disk has alone, and by none.
+            # What the kernel would load for the GPU by the file that the RAM disk has alone, and by
+            # none.
             load = (
                 "modprobe --set-version %s --dry-run --verbose --use-blacklist --config %%s %s"
                 % (kernel, DEVICE)
@@ -184,7 +190,9 @@ def test_next_kernel_that_loses_its_module(booted, built):
 
 
 def test_reboot_with_a_reason_into_the_kernel_that_was_told(booted, built):
-    """The running kernel loses its module; the role reboots the host, when it may, and GRUB chooses the kernel."""
+    """The running kernel loses its module; the role reboots the host, when it may, and GRUB chooses
+    the kernel.
+    """
     booted.run(
         "umount /proc/driver && dkms uninstall -m nvidia-current -v %s -k %s"
         % (built.for_both["library"], built.old)

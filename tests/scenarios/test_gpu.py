@@ -1,11 +1,14 @@
-"""The collection on a machine with an NVIDIA GPU: each answer is compared with NVML, PyTorch, nvcc or the kernel.
+"""The collection on a machine with an NVIDIA GPU: each answer is compared with NVML, PyTorch, nvcc
+or the kernel.
 
     pytest tests/scenarios/test_gpu.py
 
-It needs root, ansible-core, nvidia-ml-py, PyTorch with CUDA, nvcc, a compiler, Open MPI, slurmctld, slurmd and munged, and builds nccl-tests and Horovod as
-the roles do. It changes nothing outside of pytest's folder, except that Slurm makes control groups. No other Slurm may run on the machine, because the ports
-and the control group are the same. TRAINYARD_GPU_SOURCES names a folder with an archive nccl-tests-*.tar.gz, Horovod's source and the wheels of its
-build, for a machine without a network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
+It needs root, ansible-core, nvidia-ml-py, PyTorch with CUDA, nvcc, a compiler, Open MPI, slurmctld,
+slurmd and munged, and builds nccl-tests and Horovod as the roles do. It changes nothing outside of
+pytest's folder, except that Slurm makes control groups. No other Slurm may run on the machine,
+because the ports and the control group are the same. TRAINYARD_GPU_SOURCES names a folder with an
+archive nccl-tests-*.tar.gz, Horovod's source and the wheels of its build, for a machine without a
+network. TRAINYARD_GPU_RECORD names a folder for the recorded output.
 """
 
 from __future__ import annotations
@@ -80,7 +83,10 @@ def record(name, text):
 
 
 def as_module(name, before=(), env=None, **arguments):
-    """Run a module on localhost as Ansible does. C(before) is a command that runs the rest of its arguments."""
+    """Run a module on localhost as Ansible does.
+
+    C(before) is a command that runs the rest of its arguments.
+    """
     command = [
         *before,
         sys.executable,
@@ -362,8 +368,11 @@ def daemon(folder, *command):
 
 @pytest.fixture(name="slurm", scope="module")
 def fixture_slurm(facts, tmp_path_factory):
-    """Slurm on this host, with what slurm_plan says of it. All files are in one folder. Accounting, the account slurm and job_container's
-    programs are left out."""
+    """Slurm on this host, with what slurm_plan says of it.
+
+    All files are in one folder. Accounting, the account slurm and job_container's programs are left
+    out.
+    """
     folder = tmp_path_factory.mktemp("slurm")
     os.chmod(folder, 0o755)
     (folder / "spool").mkdir()
@@ -415,7 +424,8 @@ def fixture_slurm(facts, tmp_path_factory):
         encoding="utf-8",
     )
     if not facts["slurm"]["dbus"]:
-        # With systemd slurmd asks it for its control group. Without it Slurm 22.05 does not enable the controller memory.
+        # With systemd slurmd asks it for its control group. Without it Slurm 22.05 does not enable
+        # the controller memory.
         slices = Path("/sys/fs/cgroup/system.slice")
         slices.mkdir(exist_ok=True)
         (slices / "cgroup.subtree_control").write_text("+cpuset +cpu +memory", encoding="utf-8")
@@ -616,7 +626,8 @@ def test_compatibility_rules_on_the_real_stack(facts):
             {name: (entry["verdict"], entry["found"]) for name, entry in findings.items()}, indent=1
         ),
     )
-    # A site may leave its driver without a hold, or at an old branch. Both are true of such a machine.
+    # A site may leave its driver without a hold, or at an old branch. Both are true of such a
+    # machine.
     assert set(told) <= {"drv-unpinned", "drv-branch-eol"}, told
 
 
@@ -624,7 +635,9 @@ def test_compatibility_rules_on_the_real_stack(facts):
 
 
 def hidden(*paths):
-    """A command that runs another one without these files: /dev/null is mounted over them, in a mount namespace of its own."""
+    """A command that runs another one without these files: /dev/null is mounted over them, in a
+    mount namespace of its own.
+    """
     mounts = "".join("mount --bind /dev/null '%s' && " % path for path in paths)
     return ["unshare", "--mount", "sh", "-c", mounts + 'exec "$@"', "sh"]
 
@@ -706,7 +719,9 @@ def test_device_nodes_that_a_user_may_not_open(tmp_path):
 
 
 def test_stub_of_the_library(tmp_path):
-    """CUDA's folder of stubs in LD_LIBRARY_PATH: the stub says that the driver is not loaded, which is not the cause."""
+    """CUDA's folder of stubs in LD_LIBRARY_PATH: the stub says that the driver is not loaded, which
+    is not the cause.
+    """
     stubs = glob.glob(cuda_home() + "/targets/*/lib/stubs/libnvidia-ml.so") + glob.glob(
         cuda_home() + "/lib64/stubs/libnvidia-ml.so"
     )
@@ -849,7 +864,9 @@ def recipe():
 
 
 def begin_horovod(folder):
-    """The step of the image's build, in an environment of its own that has the packages of this Python."""
+    """The step of the image's build, in an environment of its own that has the packages of this
+    Python.
+    """
     environment = folder / "environment"
     assert run(sys.executable, "-m", "venv", "--without-pip", environment)[0] == 0
     python = environment / "bin/python"
@@ -921,7 +938,9 @@ def test_more_gpus_than_there_are(all_reduce_perf, handles):
 
 
 def test_two_ranks_on_one_gpu(all_reduce_perf):
-    """NCCL's own error of a real card. nccl-tests would refuse by themselves, so that the device is set by their variable."""
+    """NCCL's own error of a real card. nccl-tests would refuse by themselves, so that the device is
+    set by their variable.
+    """
     answer = as_module(
         "nccl_all_reduce",
         executable=all_reduce_perf,
@@ -969,7 +988,9 @@ def fixture_bandwidth_job(tmp_path):
 
 
 def test_bandwidth_job_with_one_rank(bandwidth_job, torch):
-    """One rank has no other to exchange data with: nothing is measured, the facts are there, and the job ends in order."""
+    """One rank has no other to exchange data with: nothing is measured, the facts are there, and
+    the job ends in order.
+    """
     plan = {
         "hosts": [{"name": "here", "slots": 1}],
         "at_once": 0,
@@ -998,7 +1019,9 @@ def test_bandwidth_job_with_one_rank(bandwidth_job, torch):
 
 
 def test_sums_of_nccl_and_a_working_gpu_are_seen(bandwidth_job, torch):
-    """The functions of the job with a process group of one rank: the sums are checked on the GPU, and nvidia-smi shows that it works."""
+    """The functions of the job with a process group of one rank: the sums are checked on the GPU,
+    and nvidia-smi shows that it works.
+    """
     program = bandwidth_job / "one.py"
     program.write_text(
         """\
@@ -1088,7 +1111,8 @@ def test_example_on_the_gpu(tmp_path, torch, nvml, handles, name, arguments, lea
     assert code == 0 and "Warning" not in text, text
     # NCCL, and so the GPU, and not Gloo.
     assert "NCCL version %s" % ".".join(map(str, torch.cuda.nccl.version())) in text
-    # With ten classes, a network that has learned nothing has a loss of 2.3 and an accuracy of 0.1. ResNet's accuracy varies while its learning rate grows.
+    # With ten classes, a network that has learned nothing has a loss of 2.3 and an accuracy of 0.1.
+    # ResNet's accuracy varies while its learning rate grows.
     loss, printed = map(float, re.findall(r"loss ([\d.]+), test accuracy ([\d.]+)", text)[-1])
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert printed == report["metrics"]["accuracy"] > least and loss < 1
@@ -1175,7 +1199,8 @@ def test_horovod_reduces_on_the_gpu_with_nccl(horovodrun, tmp_path, torch):
     record("horovod_job.txt", text)
     assert code == 0, text
     assert answer["size"] == 1 and answer["device"] == "cuda" and answer["equal"] and answer["gloo"]
-    # One NCCL in the process: PyTorch's. Horovod is linked to the shared library, so it uses the loaded one.
+    # One NCCL in the process: PyTorch's. Horovod is linked to the shared library, so it uses the
+    # loaded one.
     version = torch.cuda.nccl.version()
     assert (
         len(answer["paths"]) == 1
@@ -1323,7 +1348,9 @@ def test_process_left_on_the_gpu_is_seen_and_ended_by_the_epilog(tmp_path, torch
 
 
 def test_burn_in_of_each_gpu(tmp_path, torch):
-    """Each part of the load once, with its figures, compared with those of the data sheet where there are some."""
+    """Each part of the load once, with its figures, compared with those of the data sheet where
+    there are some.
+    """
     program = ROOT / "roles/burn_in/files/burn_in.py"
     before = as_module("nvidia_smi_info")
     code, text = run(

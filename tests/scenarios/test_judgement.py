@@ -77,7 +77,8 @@ def test_seconds_of_hosts_are_those_before_their_end(monkeypatch):
 def test_report_shows_where_it_broke_and_else_the_end():
     lines = ["line %d" % number for number in range(100)]
     assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[60:])
-    # A failure that a side effect expects, the one that ended the step, and the same again while it was cleaned up.
+    # A failure that a side effect expects, the one that ended the step, and the same again while it
+    # was cleaned up.
     lines[20] = lines[50] = lines[70] = "fatal: [x-a]: UNREACHABLE! => {}"
     lines[55] = "ERROR    [x > converge] \x1b[31mExecuted: Failed\x1b[0m"
     assert judge.where_it_broke("\n".join(lines)) == "\n".join(lines[47:56])
@@ -135,7 +136,9 @@ def test_exceptions_have_to_happen():
 
 
 def test_files_of_other_scenarios_exist():
-    """CI does not run the scenarios of make acceptance, so a file that was moved is noticed here."""
+    """CI does not run the scenarios of make acceptance, so a file that was moved is noticed
+    here.
+    """
     root = Path(__file__).resolve().parents[2]
     # A single "../": two of them lead out of the scenarios.
     named = {

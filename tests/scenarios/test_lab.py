@@ -1,4 +1,6 @@
-"""`make lab` as a newcomer types it: in a fresh clone, killed in each of its stages, run again, taken down."""
+"""`make lab` as a newcomer types it: in a fresh clone, killed in each of its stages, run again,
+taken down.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def docker(*arguments):
 
 
 def left():
-    """What a lab has in the machine's Docker engine. Images with a name of its own: Molecule's hosts have another."""
+    """What a lab has in the machine's Docker engine.
+
+    Images with a name of its own: Molecule's hosts have another.
+    """
     return {
         "containers": [
             name
@@ -49,7 +54,11 @@ def left():
 
 
 def without_images():
-    """As on a newcomer's machine. The end of each test asks for the same. By name: an image that Molecule's hosts are made of cannot be removed."""
+    """As on a newcomer's machine.
+
+    The end of each test asks for the same. By name: an image that Molecule's hosts are made of
+    cannot be removed.
+    """
     for name in docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "trainyard-lab/*"):
         docker("image", "rm", "--force", name)
 
@@ -71,7 +80,8 @@ def fixture_clone(tmp_path_factory):
 
 def start(clone, log, *arguments):
     print("\n$ make %s  (log %s)" % (" ".join(arguments), log), flush=True)
-    # Of the tests' own tools nothing, nor of the make that has called them: a newcomer has none of them.
+    # Of the tests' own tools nothing, nor of the make that has called them: a newcomer has none of
+    # them.
     foreign = ("ANSIBLE_", "MOLECULE_", "PYTEST_", "MAKE", "MFLAGS")
     environment = {
         key: value
@@ -124,7 +134,9 @@ def made(clone, log, target):
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_on_virtual_machines(clone, tmp_path):
-    """The whole way on hosts with kernels of their own: share by NFS, memlock=-1; then one of them is rebooted, and works again by itself."""
+    """The whole way on hosts with kernels of their own: share by NFS, memlock=-1; then one of them
+    is rebooted, and works again by itself.
+    """
     text = made(clone, tmp_path / "lab-vm.log", "lab-vm")
     assert re.fullmatch(
         r"lab: ok hosts=2 ranks=2 accuracy=0\.9[5-9] seconds=\d+", text.rstrip().splitlines()[-1]
@@ -144,7 +156,8 @@ def test_on_virtual_machines(clone, tmp_path):
     # As a job's ranks have it, through the container's own sshd.
     through = "docker exec trainyard-training ssh -o BatchMode=yes -p 12345 %s " % peer
     assert cluster.on(cluster.server, through + "ulimit -l").out == "unlimited\n"
-    # A file made by root in one container is appended to and removed by root in the other, and the reverse.
+    # A file made by root in one container is appended to and removed by root in the other, and the
+    # reverse.
     for maker, other in ((cluster.server, peer), (peer, cluster.server)):
         cluster.inside(maker, "mkdir /data1/share/made && echo one > /data1/share/made/file")
         cluster.inside(other, "echo two >> /data1/share/made/file")
@@ -172,7 +185,8 @@ def test_on_virtual_machines(clone, tmp_path):
         600,
         lambda: cluster.on(cluster.server, through + "true", check=False).code == 0,
     )
-    # In this order: the time at which each became active, since the kernel's start. sshd is what the container runs.
+    # In this order: the time at which each became active, since the kernel's start. sshd is what
+    # the container runs.
     asked = "systemctl show --property=ActiveEnterTimestampMonotonic --value "
     mount, container = (
         int(cluster.on(peer, asked + unit).out)
@@ -183,7 +197,8 @@ def test_on_virtual_machines(clone, tmp_path):
     run = cluster.playbook("playbooks/train.yml", cwd=clone)
     assert run.code == 0 and cluster.last_job()["metrics"]["accuracy"] >= 0.95
 
-    # Only here a host has a clock of its own: of all checks that can be made, this one fails, on this host.
+    # Only here a host has a clock of its own: of all checks that can be made, this one fails, on
+    # this host.
     cluster.on(peer, "date --set=+1minute")
     run = cluster.playbook("playbooks/verify.yml", cwd=clone)
     cluster.on(peer, "date --set=-1minute")
@@ -215,8 +230,9 @@ def test_on_virtual_machines(clone, tmp_path):
 @pytest.mark.acceptance
 @pytest.mark.scenario
 def test_a_cluster_that_groups_share(clone, tmp_path):
-    """make lab-slurm: a queue with quotas, and the digits through it in containers, by each launcher. The same parameters as by train.yml. Then what
-    docs/shared-cluster.md has people type."""
+    """make lab-slurm: a queue with quotas, and the digits through it in containers, by each
+    launcher. The same parameters as by train.yml. Then what docs/shared-cluster.md has people type.
+    """
     text = made(clone, tmp_path / "lab-slurm.log", "lab-slurm")
     assert re.fullmatch(
         r"lab: ok hosts=2 jobs=3 waited=1 accuracy=0\.9[5-9]\d* seconds=\d+",

@@ -1,4 +1,5 @@
-"""MindSpore on the CPUs of two hosts: four ranks started by msrun, two on each, as `train` starts one for each NPU. The wheel has 800 MB.
+"""MindSpore on the CPUs of two hosts: four ranks started by msrun, two on each, as `train` starts
+one for each NPU. The wheel has 800 MB.
 
 A rank needs 420 MB of memory, and so does msrun's scheduler on the first host.
 """
@@ -12,7 +13,8 @@ from whole_cluster import WholeCluster
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.scenario]
 
-# The base has Python 3.11, the newest one of MindSpore's wheels. It has no Horovod, so nothing is compiled, and no PyTorch to measure with.
+# The base has Python 3.11, the newest one of MindSpore's wheels. It has no Horovod, so nothing is
+# compiled, and no PyTorch to measure with.
 IMAGE = {
     "training_image_requires": {"frameworks": [], "controllers": [], "tensor_operations": []},
     "training_image_python_packages": ["mindspore==2.10.0"],
@@ -52,7 +54,9 @@ def train(cluster, **variables):
 
 
 def test_four_ranks_on_two_hosts_train_as_one_process(cluster):
-    """The example itself compares its parameters with those of one process that had the images of all ranks."""
+    """The example itself compares its parameters with those of one process that had the images of
+    all ranks.
+    """
     run, result = train(cluster, train_command=EXAMPLE % 12)
     assert run.code == 0
     assert [

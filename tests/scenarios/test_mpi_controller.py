@@ -1,4 +1,5 @@
-"""Horovod by MPI: compiled against Debian's Open MPI, its ranks started by mpirun between the containers of two hosts.
+"""Horovod by MPI: compiled against Debian's Open MPI, its ranks started by mpirun between the
+containers of two hosts.
 
 Role train starts mpirun itself (train_launcher mpirun), or horovodrun does.
 """
@@ -91,7 +92,9 @@ def test_ranks_are_started_by_the_requested_controller(cluster, launcher, contro
 
 
 def test_mpirun_with_other_numbers_of_ranks(cluster):
-    """One rank on the head, two on the other host: the ranks are numbered in the order of the hosts."""
+    """One rank on the head, two on the other host: the ranks are numbered in the order of the
+    hosts.
+    """
     run = train(
         cluster,
         train_launcher="mpirun",
@@ -123,7 +126,10 @@ def test_a_failed_rank_ends_the_others(cluster, launcher, controller):
 
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
 def test_a_rank_that_is_killed_gives_the_exit_code(cluster, launcher):
-    """As the kernel does when the memory is full. Its peer ends by an error of its own a moment later."""
+    """As the kernel does when the memory is full.
+
+    Its peer ends by an error of its own a moment later.
+    """
     command = 'sh -c "if test $OMPI_COMM_WORLD_RANK = 1; then kill -9 $$; fi; sleep 1; exit 1"'
     run = train(cluster, train_launcher=launcher, train_command=command)
     assert run.code == 2

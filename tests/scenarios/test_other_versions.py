@@ -1,4 +1,6 @@
-"""The oldest and the newest supported ansible-core, and the newest releases of the collections that galaxy.yml depends on."""
+"""The oldest and the newest supported ansible-core, and the newest releases of the collections that
+galaxy.yml depends on.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,8 @@ def test_newest_ansible_core(newest):
     unit_tests(python)
 
 
-# make lint runs it with the release of requirements.txt. Each release runs on its own versions of Python, and the first two do not run on 3.13.
+# make lint runs it with the release of requirements.txt. Each release runs on its own versions of
+# Python, and the first two do not run on 3.13.
 SANITY = [
     pytest.param("2.17"),
     pytest.param("2.18"),

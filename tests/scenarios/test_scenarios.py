@@ -12,9 +12,11 @@ from molecule_runs import LOGS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXCEPTIONS = Path(__file__).with_name("check_mode_exceptions.yml")
-# Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three hosts and of virtual machines, more minutes than CI has.
-# Scenario gpu_stack has one driver, and leaves Debian's own and NVIDIA's installers to gpu_stack_other_drivers.
-# Scenario cluster builds and distributes an image, too, so training_image, which has damaged and refused ones, is left to acceptance.
+# Downloads of GB and a compilation each; of the scheduler on Debian 13, of the upgrade of three
+# hosts and of virtual machines, more minutes than CI has. Scenario gpu_stack has one driver, and
+# leaves Debian's own and NVIDIA's installers to gpu_stack_other_drivers. Scenario cluster builds
+# and distributes an image, too, so training_image, which has damaged and refused ones, is left to
+# acceptance.
 ACCEPTANCE = {
     "ascend",
     "gpu_stack_other_drivers",
@@ -64,7 +66,9 @@ def complaints(text, sequence):
 
 
 def where_it_broke(text, lines=40):
-    """What failed first, and what follows it: a reader of the report often does not have the machine with the log."""
+    """What failed first, and what follows it: a reader of the report often does not have the
+    machine with the log.
+    """
     found = text.splitlines()
 
     def numbers(pattern):
@@ -74,7 +78,8 @@ def where_it_broke(text, lines=40):
     del found[
         ([number + 1 for number in numbers(r"> \w+\] \W*\w*Executed: Failed")] or [len(found)])[0] :
     ]
-    # In tests the first failed one; in plays the last, as side effects and tests have others that they expect.
+    # In tests the first failed one; in plays the last, as side effects and tests have others that
+    # they expect.
     tests, plays = (
         numbers(r"^=+ (?:FAILURES|ERRORS) =+$"),
         numbers(r"fatal: |UNREACHABLE!|^\[?ERROR\]?: |Traceback"),
@@ -94,7 +99,9 @@ def exceptions_of(scenario, path=EXCEPTIONS):
 
 
 def check_mode_differences(records, excused):
-    """Tasks that say 'changed' in check mode on fresh hosts and not in the run that follows, and the other way round."""
+    """Tasks that say 'changed' in check mode on fresh hosts and not in the run that follows, and
+    the other way round.
+    """
 
     def changed(check):
         for record in records:

@@ -1,4 +1,6 @@
-"""An image with TensorFlow and without PyTorch, on two hosts: Horovod compiled for it, checked, measured with, and trained with."""
+"""An image with TensorFlow and without PyTorch, on two hosts: Horovod compiled for it, checked,
+measured with, and trained with.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,15 @@ IMAGE = {
     },
     "training_image_python_packages": ["tensorflow-cpu==2.15.1", "numpy==1.26.4"],
 }
-# As slow as two cores that have other work: whether it measures is asked here, not how fast the network is.
+# As slow as two cores that have other work: whether it measures is asked here, not how fast the
+# network is.
 ASKED = {
     "verify_bandwidth_min_gb_s": 0.001,
     "verify_bandwidth_peer_fraction": 0.02,
     "verify_bandwidth_drop_percent": 100,
 }
-# In the form of Keras' file, which the cluster cannot download: the example's own digits, of which half are enough.
+# In the form of Keras' file, which the cluster cannot download: the example's own digits, of which
+# half are enough.
 MNIST = """import sys
 sys.argv = ["x"]
 import example_tools, numpy
@@ -59,7 +63,8 @@ def fixture_cluster():
 
 def test_horovod_is_built_for_tensorflow_alone(cluster):
     table = cluster.inside(cluster.peer, "horovodrun --check-build").out
-    # Horovod 0.28.1 ticks PyTorch wherever `import horovod.torch` raises nothing, which it does without its compiled part too.
+    # Horovod 0.28.1 ticks PyTorch wherever `import horovod.torch` raises nothing, which it does
+    # without its compiled part too.
     assert re.findall(r"\[X\] (\w+)", table) == ["TensorFlow", "PyTorch", "Gloo", "Gloo"]
     assert (
         cluster.inside(
@@ -117,7 +122,9 @@ def _mnist(cluster):
 
 
 def kept(cluster, checkpoints, logs, epochs):
-    """What a job has left for its person: a checkpoint after each epoch, and what TensorBoard shows."""
+    """What a job has left for its person: a checkpoint after each epoch, and what TensorBoard
+    shows.
+    """
     assert cluster.on(cluster.peer, "ls -v %s" % checkpoints).out.split() == [
         "checkpoint-%d.h5" % epoch for epoch in range(1, epochs + 1)
     ]
@@ -156,7 +163,9 @@ def test_keras_trains_mnist_from_a_file(cluster, mnist):
 
 
 def test_the_line_of_the_guide(cluster, mnist):
-    """As a person types it, with the number of the job in the folders: horovodrun -hostfile, -p and --network-interface."""
+    """As a person types it, with the number of the job in the folders: horovodrun -hostfile, -p and
+    --network-interface.
+    """
     lines = "".join("%s slots=2\n" % cluster.address[host] for host in cluster.hosts)
     cluster.on(cluster.head, "printf '%s' > /data1/share/ib_config" % lines)
     told = cluster.inside(

@@ -1,4 +1,6 @@
-"""Receivers of alerts for tests: a webhook and a mail server on the loopback address. As a program, they write what they get into a file, a line of JSON each.
+"""Receivers of alerts for tests: a webhook and a mail server on the loopback address.
+
+As a program, they write what they get into a file, a line of JSON each.
 
 python3 alert_receivers.py WEBHOOK_PORT MAIL_PORT FILE
 """
@@ -29,7 +31,9 @@ def webhook(port: int, keep: Callable[[dict], None]) -> http.server.ThreadingHTT
 
 
 def mail_server(port: int, keep: Callable[[dict], None]) -> socketserver.ThreadingTCPServer:
-    """Return a mail server that runs and keeps each mail, with its receivers, as RFC 5321 has it, without TLS."""
+    """Return a mail server that runs and keeps each mail, with its receivers, as RFC 5321 has it,
+    without TLS.
+    """
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):

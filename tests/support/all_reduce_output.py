@@ -1,4 +1,6 @@
-"""What all_reduce_perf prints in layouts of which no real output is at hand, in the formats of nccl-tests' sources (src/common.cu, src/util.cu)."""
+"""What all_reduce_perf prints in layouts of which no real output is at hand, in the formats of
+nccl-tests' sources (src/common.cu, src/util.cu).
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def text(layout="2.19", ranks=4):
 
 
 def document(ranks=4, **changes):
-    """The JSON of the same run, as version 3 of its format has it; a process lists its first GPU only."""
+    """The JSON of the same run, as version 3 of its format has it; a process lists its first GPU
+    only.
+    """
     results = []
     for size in SIZES:
         time, algbw, busbw = figures(size, ranks)

@@ -1,4 +1,6 @@
-"""axe-core, which judges whether a page can be used by everybody: the file of its package, from the registry that npm is configured for."""
+"""axe-core, which judges whether a page can be used by everybody: the file of its package, from the
+registry that npm is configured for.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def source() -> str:
 
 
 def faults(browser: object) -> list:
-    """Return what is serious on the page of a browser: rule, what is wrong, and the first elements."""
+    """Return what is serious on the page of a browser: rule, what is wrong, and the first
+    elements.
+    """
     browser.run(source())
     found = browser.run("return axe.run(document, {resultTypes: ['violations']})")
     return [

@@ -15,7 +15,8 @@ from PIL import Image
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
-# Told by the page itself. What may be wider than the window stands in a box that scrolls, and is looked at only up to that box.
+# Told by the page itself. What may be wider than the window stands in a box that scrolls, and is
+# looked at only up to that box.
 MEASURE = r"""
 <script>
 addEventListener("load", () => {
@@ -90,7 +91,8 @@ addEventListener("load", () => {
 """
 
 
-# A window is 500 pixels wide at least, a frame in it as wide as a telephone. Frames are one below the other.
+# A window is 500 pixels wide at least, a frame in it as wide as a telephone. Frames are one below
+# the other.
 FRAMES = """<!doctype html><style>:root { color-scheme: light dark } body { margin: 0 } iframe { display: block; border: 0 }</style>
 %s"""
 FRAME = '<iframe name="%d" style="width: %dpx; height: %dpx" srcdoc="%s"></iframe>'
@@ -164,7 +166,9 @@ def browser(tmp_path_factory):
             )
 
     def look_at(pages, dark=False, height=900):
-        """What pages of HTML measure, and their pictures: in one browser, as its start takes longer than a page. pages: pairs of HTML and width."""
+        """What pages of HTML measure, and their pictures: in one browser, as its start takes longer
+        than a page. pages: pairs of HTML and width.
+        """
         frames = []
         for number, (page, width) in enumerate(pages):
             # The page lets no script run, the measuring one neither.
@@ -196,7 +200,9 @@ def browser(tmp_path_factory):
         ]
 
     def look_as_it_is(page, width, height=900):
-        """The console and the document of a page as users open it, which lets nothing measure it."""
+        """The console and the document of a page as users open it, which lets nothing
+        measure it.
+        """
         dummy, console, dom = start(page, width, height, False)
         return SimpleNamespace(console=console, dom=dom)
 

@@ -1,4 +1,6 @@
-"""The collection as it is built for Galaxy, and ansible-test sanity of it, with any release of ansible-core."""
+"""The collection as it is built for Galaxy, and ansible-test sanity of it, with any release of
+ansible-core.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from cpu_costs import COSTS
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
-# ansible-test gets its pip from a script that it downloads from a host of its own. A stand-in with a wheel of that pip needs only a package index. It unpacks
-# the wheel, which takes a fiftieth of what ensurepip and an update of its pip take, in each of ten environments.
+# ansible-test gets its pip from a script that it downloads from a host of its own. A stand-in with
+# a wheel of that pip needs only a package index. It unpacks the wheel, which takes a fiftieth of
+# what ensurepip and an update of its pip take, in each of ten environments.
 GET_PIP = """\
 import sysconfig
 import zipfile
@@ -56,7 +59,9 @@ def build(folder):
 
 
 def unpack(artifact, folder):
-    """Unpack it outside of this repository, where ansible-test takes namespace and name from the path."""
+    """Unpack it outside of this repository, where ansible-test takes namespace and name from the
+    path.
+    """
     copy = folder / "ansible_collections/trainyard/gpu"
     copy.mkdir(parents=True)
     with tarfile.open(artifact) as opened:
@@ -65,7 +70,9 @@ def unpack(artifact, folder):
 
 
 def pip_settings():
-    """ansible-test drops PIP_* variables and, with a home of its own, the user's pip.conf: say the same in a file."""
+    """ansible-test drops PIP_* variables and, with a home of its own, the user's pip.conf: say the
+    same in a file.
+    """
     settings = configparser.RawConfigParser()
     settings["global"] = {}
     for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():

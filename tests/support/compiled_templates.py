@@ -1,7 +1,7 @@
 """Templates that are compiled once in a process, and filters and tests that are looked up once.
 
-Ansible compiles a template anew for each task, and searches its plugins for each set of variables. Unit tests judge hosts with the same rules hundreds of
-times.
+Ansible compiles a template anew for each task, and searches its plugins for each set of variables.
+Unit tests judge hosts with the same rules hundreds of times.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ def key_of(environment, *parts):
 
 
 def remember(patch):
-    """Compile each text once, until the patch is undone. A text that cannot be compiled is tried anew.
+    """Compile each text once, until the patch is undone.
 
-    An environment with the optimizer is left alone: it has the answers of its filters in its code. Ansible has none since ansible-core 2.19.
+    A text that cannot be compiled is tried anew.
+
+    An environment with the optimizer is left alone: it has the answers of its filters in its code.
+    Ansible has none since ansible-core 2.19.
     """
     compile_text, compile_expression = Environment.compile, Environment.compile_expression
     compiled = []
@@ -89,7 +92,10 @@ def remember(patch):
 
 
 def remember_plugins(patch: pytest.MonkeyPatch) -> None:
-    """Look up each filter and test once, until the patch is undone. They do not depend on the environment that asks. One that is missing is looked up again."""
+    """Look up each filter and test once, until the patch is undone.
+
+    They do not depend on the environment that asks. One that is missing is looked up again.
+    """
     look_up = JinjaPluginIntercept.__getitem__
 
     def look_up_once(self, name):

@@ -1,7 +1,8 @@
 """CPU seconds of a test run by its parts: test files, linters, scenarios.
 
-A part has the seconds of pytest's own processes and of the processes that they have waited for, by getrusage. Hosts of scenarios are not children of pytest:
-theirs are in their control groups, if the Docker engine gives them one. The engine itself and containers inside the hosts are in no part.
+A part has the seconds of pytest's own processes and of the processes that they have waited for, by
+getrusage. Hosts of scenarios are not children of pytest: theirs are in their control groups, if the
+Docker engine gives them one. The engine itself and containers inside the hosts are in no part.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from pathlib import Path
 
 # The labels by which lab/hosts.py and molecule/shared/create.yml name whose a host is.
 HOSTS_OF = '{{.ID}} {{.Label "trainyard.molecule"}} {{.Label "trainyard.lab"}}'
-# By cgroup version and driver: the file of a container's group, what its number is called, and how many of it are a second.
+# By cgroup version and driver: the file of a container's group, what its number is called, and how
+# many of it are a second.
 GROUPS = (
     ("cpuacct/docker/%s/cpuacct.usage", r"(\d+)", 1e9),
     ("cpuacct/system.slice/docker-%s.scope/cpuacct.usage", r"(\d+)", 1e9),
     ("docker/%s/cpu.stat", r"usage_usec (\d+)", 1e6),
     ("system.slice/docker-%s.scope/cpu.stat", r"usage_usec (\d+)", 1e6),
 )
-# Scenarios are counted in threads, while a test of this process may have changed PATH for its own programs.
+# Scenarios are counted in threads, while a test of this process may have changed PATH for its own
+# programs.
 PATH = os.environ.get("PATH", os.defpath)
 OF_CHILDREN_TOO = slice(
     11, 15
@@ -35,7 +38,9 @@ def seconds_of(usage: resource.struct_rusage) -> float:
 
 
 def seconds_of_process(pid: int) -> float:
-    """Return the CPU seconds of a running process and of the children that it has waited for, 0 if it has ended."""
+    """Return the CPU seconds of a running process and of the children that it has waited for, 0 if
+    it has ended.
+    """
     try:
         stat = Path("/proc/%d/stat" % pid).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -45,7 +50,9 @@ def seconds_of_process(pid: int) -> float:
 
 
 def seconds_of_container(identifier: str, root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the CPU seconds of a container's control group, 0 if there is none under the names that Docker uses."""
+    """Return the CPU seconds of a container's control group, 0 if there is none under the names
+    that Docker uses.
+    """
     for name, pattern, unit in GROUPS:
         path = root / (name % identifier)
         if path.exists():
@@ -92,7 +99,10 @@ class Costs:
         return process.returncode
 
     def taken(self, part: str) -> dict:
-        """Return the seconds by part since the last call. What is not charged to another part is that of C(part)."""
+        """Return the seconds by part since the last call.
+
+        What is not charged to another part is that of C(part).
+        """
         with self.lock:
             now = sum(map(seconds_of_process, self.helpers)) - self.apart_of_children
             for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
@@ -107,7 +117,10 @@ COSTS = Costs()
 
 
 def told(parts: dict, count: int = 10) -> list:
-    """Return the lines of the report: the sum, and the most expensive parts. None if nothing has run."""
+    """Return the lines of the report: the sum, and the most expensive parts.
+
+    None if nothing has run.
+    """
     if not parts:
         return []
     lines = [

@@ -1,4 +1,6 @@
-"""Charts of a report that are drawn once in a process: matplotlib takes 0.3 s for each, and many tests write the same report."""
+"""Charts of a report that are drawn once in a process: matplotlib takes 0.3 s for each, and many
+tests write the same report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The answer to `nvidia-smi -q -x` of a host with eight GPUs: the longest of the fixtures, eight times, with ids of their own.
+"""The answer to `nvidia-smi -q -x` of a host with eight GPUs: the longest of the fixtures, eight
+times, with ids of their own.
 
 As a program, it prints that of a host with GPUs of the given device numbers.
 """
@@ -17,7 +18,10 @@ def eight_gpus():
 
 
 def some_gpus(minors, busy=()):
-    """The same of a host with GPUs of these device numbers, in the order of their addresses. Those in C(busy) have a use of 97 %, the others of 0 %."""
+    """The same of a host with GPUs of these device numbers, in the order of their addresses.
+
+    Those in C(busy) have a use of 97 %, the others of 0 %.
+    """
     text = LONGEST.read_bytes().decode("utf-8")
     begin, end = text.index("<gpu id="), text.index("</gpu>") + len("</gpu>")
     gpus = [

@@ -62,7 +62,9 @@ DONE = {
 
 
 def page(signatures, common, xids, advice):
-    """Return the page: the most common messages, a table of all, a section for each id, and the table of Xids."""
+    """Return the page: the most common messages, a table of all, a section for each id, and the
+    table of Xids.
+    """
     sections = {}
     for signature in signatures:
         sections.setdefault(signature.id, []).append(signature)

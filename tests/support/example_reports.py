@@ -1,6 +1,8 @@
-"""What role verify hands to verify_report, as clusters of several kinds would have it: for tests of the report, and to look at the page.
+"""What role verify hands to verify_report, as clusters of several kinds would have it: for tests of
+the report, and to look at the page.
 
-PYTHONPATH=.dev python tests/support/example_reports.py FOLDER [lab | eight_gpus | slow_link | broken_host | many]
+PYTHONPATH=.dev python tests/support/example_reports.py FOLDER [lab | eight_gpus | slow_link |
+broken_host | many]
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = published_checks(
     yaml.safe_load((ROOT / "roles/verify/meta/rules.yml").read_text(encoding="utf-8"))
 )
-# Thresholds under which the healthy ones of these clusters pass, also against the history of their own runs.
+# Thresholds under which the healthy ones of these clusters pass, also against the history of their
+# own runs.
 ASKED = {"fraction": 0.8, "min_busbw_gb_s": 0.0, "drop_percent": 20.0, "peer_fraction": 0.6}
 H100 = {
     "cards": [_bandwidth.card("mlx5_%d" % number, 400, rdma=True) for number in range(4)],
@@ -73,7 +76,10 @@ def a_host(name, number, **changes):
 def a_run(
     run_id, hosts, ranks, peak, sizes=range(10, 31, 2), seed=0, transports=(), in_place=False
 ):
-    """A run of the form that real ones have: latency limits small sizes, bandwidth the large ones. C(peak) is its maximum. Not judged: nothing is required."""
+    """A run of the form that real ones have: latency limits small sizes, bandwidth the large ones.
+
+    C(peak) is its maximum. Not judged: nothing is required.
+    """
     chance = random.Random("%s%s" % (run_id, seed))
     shape = [
         2**exponent / (2**exponent + peak * 2.5e5) * chance.uniform(0.97, 1.0) for exponent in sizes
@@ -117,8 +123,11 @@ def a_run(
 
 
 def judged(runs, facts, collective, earlier=None):
-    """The runs with what verify expects of them, and its verdicts. C(facts) are the cards and GPUs that each of the hosts has,
-    C(earlier) the peaks of earlier runs."""
+    """The runs with what verify expects of them, and its verdicts.
+
+    C(facts) are the cards and GPUs that each of the hosts has, C(earlier) the peaks of earlier
+    runs.
+    """
     return _bandwidth.judge_runs(
         runs,
         {host: facts for run in runs for host in run["hosts"]},
@@ -129,7 +138,10 @@ def judged(runs, facts, collective, earlier=None):
 
 
 def searched(names, required, alone, speed):
-    """What PyTorch's job finds if the cluster is too slow. C(speed) tells what a group of hosts reaches."""
+    """What PyTorch's job finds if the cluster is too slow.
+
+    C(speed) tells what a group of hosts reaches.
+    """
     search, answers, groups = (
         _blame.search(names, required, alone, share=ASKED["peer_fraction"]),
         None,
@@ -222,7 +234,8 @@ def of_bandwidth(answer, names):
 
 
 def eight_gpus(seed=0, count=2, prefix="gpu", speed=None):
-    """Hosts with eight GPUs each on a fabric of four 400 Gb/s ports, all well except for the persistence mode of the last.
+    """Hosts with eight GPUs each on a fabric of four 400 Gb/s ports, all well except for the
+    persistence mode of the last.
 
     C(speed) tells what a group of hosts reaches, None what a healthy cluster does.
     """
@@ -340,7 +353,9 @@ def slow_link(seed=0):
 
 
 def broken_host(seed=0):
-    """Three of them, of which one has lost a GPU and another does not answer; what hosts say is hostile and holds secrets."""
+    """Three of them, of which one has lost a GPU and another does not answer; what hosts say is
+    hostile and holds secrets.
+    """
     told = eight_gpus(seed, 3)
     one, two, three = [host["name"] for host in told["hosts"]]
     told["hosts"][2].update(reachable=False, slots=8)
@@ -424,7 +439,9 @@ def broken_host(seed=0):
 
 
 def many(seed=0):
-    """As many as a page has to bear: 64 hosts, which are too slow only together, so that all their pairs were measured."""
+    """As many as a page has to bear: 64 hosts, which are too slow only together, so that all their
+    pairs were measured.
+    """
     return eight_gpus(
         seed,
         64,

@@ -1,4 +1,6 @@
-"""The dashboards of role monitoring for Grafana, from one table. `make docs` writes them, so that each expression stands once and can be checked without Grafana."""
+"""The dashboards of role monitoring for Grafana, from one table. `make docs` writes them, so that
+each expression stands once and can be checked without Grafana.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A host that is set up as a container, where compilers are fast, and is a virtual machine from its first boot on, with GRUB and kernels of its own."""
+"""A host that is set up as a container, where compilers are fast, and is a virtual machine from its
+first boot on, with GRUB and kernels of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ GRUB_OF_ONE_KERNEL = """menuentry "Linux {kernel}" {{
 }}
 set timeout=0
 """
-# What grub-install does, but for the disk's first sectors: lnxboot.img makes a program of it that is loaded as a kernel is, which is what QEMU can do.
+# What grub-install does, but for the disk's first sectors: lnxboot.img makes a program of it that
+# is loaded as a kernel is, which is what QEMU can do.
 GRUB_INSTALL = """
 set -e
 DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends grub2-common grub-pc-bin > /dev/null
@@ -72,7 +75,9 @@ class GrownHost(VirtualCluster):
         inventory.write(self.inventory / "hosts.yml", inventory.hosts_file(container))
 
     def boot(self, kernel, **services):
-        """The same host as a virtual machine, with a kernel of its own, the only one that GRUB knows yet; and with services, scripts by name."""
+        """The same host as a virtual machine, with a kernel of its own, the only one that GRUB
+        knows yet; and with services, scripts by name.
+        """
         self.run(GRUB_INSTALL)
         scratch = self.state / "boot"
         root, archive = scratch / "root", scratch / "root.tar"

@@ -1,4 +1,7 @@
-"""For scenarios' conftest.py: a command in an image without a network. The scenario's tests have a fixture `image` with its name."""
+"""For scenarios' conftest.py: a command in an image without a network.
+
+The scenario's tests have a fixture `image` with its name.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Has the programs that run inside images do their work, and prints what comes of it as JSON. Run by two Pythons, it must be the same.
+"""Has the programs that run inside images do their work, and prints what comes of it as JSON.
 
-Needs nothing but Python 3.6. Arguments: the root of the collection, and an empty folder. A framework is a stand-in here: scenario old_python has PyTorch.
+Run by two Pythons, it must be the same.
+
+Needs nothing but Python 3.6. Arguments: the root of the collection, and an empty folder. A
+framework is a stand-in here: scenario old_python has PyTorch.
 """
 
 import base64
@@ -26,7 +29,9 @@ ASKED = {"fraction": 0.7, "min_busbw_gb_s": 0.0, "peer_fraction": 0.01, "drop_pe
 
 
 def load(path, name=""):
-    """A program or module by its path in the collection, under the name by which its neighbours know it."""
+    """A program or module by its path in the collection, under the name by which its neighbours
+    know it.
+    """
     name = name or os.path.basename(path)[:-3]
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, os.path.join(ROOT, path))
@@ -291,7 +296,8 @@ def source_build():
 
 def nccl_tests():
     source_build()
-    # It imports the builder of role nccl_tests by its name, from the folder in which the build has put it.
+    # It imports the builder of role nccl_tests by its name, from the folder in which the build has
+    # put it.
     load("roles/nccl_tests/files/nccl_tests_from_source.py")
     steps()
     module = load("roles/training_image/files/nccl_tests.py")
@@ -316,7 +322,9 @@ def nccl_tests():
 
 
 def all_reduce_job():
-    """Without PyTorch its facts and its plan; the conductor with a stand-in whose ranks answer at once."""
+    """Without PyTorch its facts and its plan; the conductor with a stand-in whose ranks answer at
+    once.
+    """
     for path in (
         "plugins/module_utils/_bandwidth.py",
         "plugins/module_utils/_blame.py",
@@ -386,7 +394,9 @@ class Vector(list):
 
 
 class Ranks(object):
-    """Horovod as four threads have it: an all-reduce ends when everyone of its set has brought a buffer."""
+    """Horovod as four threads have it: an all-reduce ends when everyone of its set has brought a
+    buffer.
+    """
 
     Sum = "sum"
 

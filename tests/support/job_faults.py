@@ -1,4 +1,7 @@
-"""What breaks a job of two ranks, for real, and py-spy for its hosts. Rank 1 fails, and rank 0 waits for it."""
+"""What breaks a job of two ranks, for real, and py-spy for its hosts.
+
+Rank 1 fails, and rank 0 waits for it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def written(folder: str, programs: dict) -> str:
 
 @functools.lru_cache(maxsize=None)
 def _py_spy() -> bytes:
-    """Return py-spy, one program without dependencies, from the Python index that this machine has."""
+    """Return py-spy, one program without dependencies, from the Python index that this
+    machine has.
+    """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         command += ["--no-deps", "--only-binary=:all:", "--target", folder, "py-spy==" + PY_SPY]

@@ -1,4 +1,6 @@
-"""Hosts that judge_hosts is to judge, made up by tests, and the judgement as ansible-playbook has it: real templates, all roles' defaults."""
+"""Hosts that judge_hosts is to judge, made up by tests, and the judgement as ansible-playbook has
+it: real templates, all roles' defaults.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ RULES = Path(__file__).parents[2] / "roles/preflight/meta"
 
 
 class RememberingLoader(DataLoader):
-    """Parses a file again where it has changed: of a judgement, two thirds are the same forty files. The plugin itself works on what the loader has."""
+    """Parses a file again where it has changed: of a judgement, two thirds are the same forty
+    files. The plugin itself works on what the loader has.
+    """
 
     parsed = {}
 
-    # With the signature of this ansible-core, which the plugin asks for: trusted_as_template came with 2.19.
+    # With the signature of this ansible-core, which the plugin asks for: trusted_as_template came
+    # with 2.19.
     @functools.wraps(DataLoader.load_from_file)
     def load_from_file(self, file_name, **options):
         found = os.stat(file_name)

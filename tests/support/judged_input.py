@@ -1,4 +1,6 @@
-"""The judgement of an inventory's variables as ansible-playbook has it: real templates, the rules and defaults of all roles."""
+"""The judgement of an inventory's variables as ansible-playbook has it: real templates, the rules
+and defaults of all roles.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ class Campaign:
         return self.judge(every, hostvars)
 
     def judge(self, groups, hostvars):
-        """The findings about the hosts of these groups. C(hostvars) are their variables, with groups and inventory_hostname."""
+        """The findings about the hosts of these groups.
+
+        C(hostvars) are their variables, with groups and inventory_hostname.
+        """
         task = SimpleNamespace(
             args={},
             async_val=False,

@@ -1,7 +1,8 @@
-"""The labs of docs/getting-started.md as whole clusters: their inventories from the page, and facts of such hosts, as modules report them on Ubuntu 24.04.
+"""The labs of docs/getting-started.md as whole clusters: their inventories from the page, and facts
+of such hosts, as modules report them on Ubuntu 24.04.
 
-No test runs such hosts. What the facts have of them is from outputs of real hosts in tests/fixtures, from specifications, and from
-plugins/plugin_utils/compat.
+No test runs such hosts. What the facts have of them is from outputs of real hosts in
+tests/fixtures, from specifications, and from plugins/plugin_utils/compat.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def host_facts(name: str, interfaces: list, gpus: int, **more) -> dict:
 
 
 def stack_facts(device_id: str, gpus: int, **more) -> dict:
-    """What gpu_stack_info returns for a fresh server: GPUs without a driver, and Ubuntu's packages."""
+    """What gpu_stack_info returns for a fresh server: GPUs without a driver, and Ubuntu's
+    packages.
+    """
     package = {"version": "6.8.0-85.85", "held": False, "broken": False, "by_nvidia": False}
     facts = {
         "gpus": [
@@ -145,7 +148,9 @@ def stack_facts(device_id: str, gpus: int, **more) -> dict:
 
 
 def slurm_facts(name: str, gpus: int, model: str, **more) -> dict:
-    """What slurm_host_info returns for such a server with two sockets of 32 cores, before Slurm is installed."""
+    """What slurm_host_info returns for such a server with two sockets of 32 cores, before Slurm is
+    installed.
+    """
     service = {
         "loaded": False,
         "active": False,
@@ -203,7 +208,11 @@ def role_defaults() -> dict:
 
 
 class Lab:
-    """A lab of the page. C(facts), C(stacks) and C(slurm) are what the modules report, by host; C(variables) are those of the inventory."""
+    """A lab of the page.
+
+    C(facts), C(stacks) and C(slurm) are what the modules report, by host; C(variables) are those of
+    the inventory.
+    """
 
     def __init__(self, title: str, folder: Path):
         inventory = inventory_of(title, folder)

@@ -1,4 +1,6 @@
-"""For a scenario's conftest.py: tests marked acceptance run when `make acceptance` runs, which tests/support/molecule_runs.py says."""
+"""For a scenario's conftest.py: tests marked acceptance run when `make acceptance` runs, which
+tests/support/molecule_runs.py says.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Runs modules, each in a process of its own that is forked from this one: a fresh Python takes 0.3 s to import Ansible, a fork some milliseconds.
+"""Runs modules, each in a process of its own that is forked from this one: a fresh Python takes 0.3
+s to import Ansible, a fork some milliseconds.
 
-Started by scripted_tools.run_module, which writes a request in each line: module, arguments, environment, folder. The answer, in a line, is what the module
-wrote to stdout and stderr. Nothing of a test's process is known here, and nothing of one module's run to the next.
+Started by scripted_tools.run_module, which writes a request in each line: module, arguments,
+environment, folder. The answer, in a line, is what the module wrote to stdout and stderr. Nothing
+of a test's process is known here, and nothing of one module's run to the next.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import ansible.module_utils.basic
 
 
 def run(name, arguments, environment, folder, streams):
-    """In the fork: what python -m does, from the environment to the functions that wait for the end."""
+    """In the fork: what python -m does, from the environment to the functions that wait for the
+    end.
+    """
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)
     sys.stdin, sys.stdout, sys.stderr = (

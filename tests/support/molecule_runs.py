@@ -20,8 +20,8 @@ BIN = Path(sys.executable).parent
 LOGS = ROOT / ".cache/logs"
 # They fill all cores for long: with compilers, or with virtual machines.
 ALONE = {"nccl_rebuild", "scheduler_vm", "vm"}
-# Most of a scenario is one host's waiting for another, so more than one fits on a core, beside the unit tests. Four on two slow cores were
-# too slow for the time limits of their tests.
+# Most of a scenario is one host's waiting for another, so more than one fits on a core, beside the
+# unit tests. Four on two slow cores were too slow for the time limits of their tests.
 SIDE_BY_SIDE = 3
 LONGEST_FIRST = [
     "cluster",
@@ -32,12 +32,14 @@ LONGEST_FIRST = [
     "training_container",
     "docker_engine",
 ]
-# Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for `quiet`.
+# Scenarios of which some tests judge seconds: they run beside the others, and these tests wait for
+# `quiet`.
 WAITING = {"cluster"}
 BUSY = ROOT / ".cache/busy"
 STEP_ENDS = re.compile(r"\[\w+ > (\w+)\] Executed: ")
-# They get the cores that cluster, which takes longest, leaves: as their hosts do, see molecule/shared/create.yml. `nice` doesn't do: each worker
-# of Ansible is a session, and the kernel's autogroups weigh sessions alike. Where the machine has cgroup v2 they run without it.
+# They get the cores that cluster, which takes longest, leaves: as their hosts do, see
+# molecule/shared/create.yml. `nice` doesn't do: each worker of Ansible is a session, and the
+# kernel's autogroups weigh sessions alike. Where the machine has cgroup v2 they run without it.
 ASIDE = Path("/sys/fs/cgroup/cpu/trainyard-tests")
 ASIDE_SHARES = 128
 
@@ -52,7 +54,9 @@ def quiet():
 
 
 def ticks():
-    """What the cores have done since the machine started, in ticks: worked, idled, waited for the machine's own host."""
+    """What the cores have done since the machine started, in ticks: worked, idled, waited for the
+    machine's own host.
+    """
     user, nice, system, idle, waited, interrupts, soft, stolen = map(
         int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9]
     )
@@ -76,7 +80,9 @@ def cores_between(before, after):
 
 
 class Pace:
-    """Where the minutes of a scenario went: the seconds of each of its steps, in the order in which they ended."""
+    """Where the minutes of a scenario went: the seconds of each of its steps, in the order in which
+    they ended.
+    """
 
     def __init__(self, now):
         self.begun = self.last = now
@@ -101,7 +107,10 @@ class Pace:
 
 
 class HostCosts:
-    """CPU seconds of a scenario's hosts. They are read at the end of each step, because the last one removes the hosts."""
+    """CPU seconds of a scenario's hosts.
+
+    They are read at the end of each step, because the last one removes the hosts.
+    """
 
     def __init__(self, scenario: str) -> None:
         self.scenario, self.found = scenario, {}
@@ -117,13 +126,16 @@ class HostCosts:
 
 
 class MoleculeRuns:
-    """Starts the scenarios that may run side by side at once, and each of the others when its result is needed."""
+    """Starts the scenarios that may run side by side at once, and each of the others when its
+    result is needed.
+    """
 
     def __init__(self, asked, records, acceptance, tell):
         self.records, self.acceptance, self.tell = records, acceptance, tell
         self.begun, self.pace, self.ticks = time.monotonic(), {}, ticks()
-        # As it is now: unit tests that give themselves another PATH run beside the scenarios' start.
-        # Options of this pytest are not those of the scenarios' own: --basetemp would have each of them empty the same folder, and this one's.
+        # As it is now: unit tests that give themselves another PATH run beside the scenarios'
+        # start. Options of this pytest are not those of the scenarios' own: --basetemp would have
+        # each of them empty the same folder, and this one's.
         self.environment = {
             name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"
         }
@@ -162,7 +174,9 @@ class MoleculeRuns:
         return self.run(scenario) if scenario in ALONE else self.running[scenario].result()
 
     def again(self, scenario, name, **environment):
-        """The same of one more run, with these variables, after the scenario's own run: its hosts have the same names."""
+        """The same of one more run, with these variables, after the scenario's own run: its hosts
+        have the same names.
+        """
         if scenario in self.running:
             self.running[scenario].result()
         arguments = ("--virtual",) if scenario == "vm" else ()

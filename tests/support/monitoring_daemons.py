@@ -1,4 +1,6 @@
-"""The files of role monitoring's plan in a folder, and the real daemons of the distribution with them."""
+"""The files of role monitoring's plan in a folder, and the real daemons of the distribution with
+them.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +222,8 @@ class Monitoring:
         is_manager = name == "prometheus-alertmanager"
         command[0] = alertmanager(self.folder) if is_manager else program(name)
         if name == "prometheus":
-            # An alert that Alertmanager missed, while it had a new certificate, comes again after a minute.
+            # An alert that Alertmanager missed, while it had a new certificate, comes again after a
+            # minute.
             command.append("--rules.alert.resend-delay=2s")
         with open(self.folder / (name + ".log"), "ab") as log:
             self.children[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)

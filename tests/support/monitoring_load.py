@@ -1,6 +1,8 @@
-"""What many hosts with eight GPUs cost Prometheus: targets under TLS on addresses of the loopback network, the files of role monitoring, the real daemon.
+"""What many hosts with eight GPUs cost Prometheus: targets under TLS on addresses of the loopback
+network, the files of role monitoring, the real daemon.
 
-As a program, it is the targets: monitoring_load.py FOLDER PORT, where FOLDER has a certificate NAME.pem for each host, its key, the authority, and the text.
+As a program, it is the targets: monitoring_load.py FOLDER PORT, where FOLDER has a certificate
+NAME.pem for each host, its key, the authority, and the text.
 """
 
 from __future__ import annotations
@@ -110,7 +112,9 @@ def size(folder: Path) -> int:
 
 
 def measured(hosts: int = HOSTS, seconds: float = SECONDS) -> dict:
-    """Return what Prometheus needs for some hosts with eight GPUs each, with all rules of the role."""
+    """Return what Prometheus needs for some hosts with eight GPUs each, with all rules of
+    the role.
+    """
     from eight_gpus import eight_gpus
     from monitoring_daemons import Monitoring
 

@@ -1,4 +1,7 @@
-"""A CPython that the newest ansible-core runs on. Where there is none, the tests that need it are not run, and the report names them."""
+"""A CPython that the newest ansible-core runs on.
+
+Where there is none, the tests that need it are not run, and the report names them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A CPython 3.6, the oldest Python of the images that the guides use. Where there is none, the tests that need it are not run, and the report names them."""
+"""A CPython 3.6, the oldest Python of the images that the guides use.
+
+Where there is none, the tests that need it are not run, and the report names them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Environments with other releases of ansible-core and of the collections that galaxy.yml depends on, kept in .cache."""
+"""Environments with other releases of ansible-core and of the collections that galaxy.yml depends
+on, kept in .cache.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache/other_versions"
-# What the unit tests import and run. In the releases of requirements.txt, but what belongs to ansible-core comes as that wants it.
+# What the unit tests import and run. In the releases of requirements.txt, but what belongs to
+# ansible-core comes as that wants it.
 PACKAGES = [
     "hypothesis",
     "jsonschema",
@@ -54,7 +57,9 @@ def oldest_core():
 
 
 def collections_of(wheel, folder):
-    """Unpack the collections that galaxy.yml depends on, and what they need, from a wheel of package ansible. Returns their releases."""
+    """Unpack the collections that galaxy.yml depends on, and what they need, from a wheel of
+    package ansible. Returns their releases.
+    """
     wanted = [
         *yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["dependencies"],
         "community.library_inventory_filtering_v1",
@@ -71,7 +76,9 @@ def collections_of(wheel, folder):
 
 
 def newest_collections(folder):
-    """Those of the newest release of package ansible, in an empty folder. Returns their releases."""
+    """Those of the newest release of package ansible, in an empty folder. Returns their
+    releases.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     # pip would look for a release that suits this Python. The collections do not depend on it.
     run(
@@ -95,7 +102,10 @@ def newest_collections(folder):
 
 
 def environment_of(name, python, core, collections):
-    """A virtual environment with a release of ansible-core. An older one is replaced. Returns the path of its Python."""
+    """A virtual environment with a release of ansible-core.
+
+    An older one is replaced. Returns the path of its Python.
+    """
     folder = CACHE / name
     run(python, "-m", "venv", "--clear", folder)
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,6 @@
-"""What the removal of a role leaves of its packages, also on hosts where other roles' packages are still installed."""
+"""What the removal of a role leaves of its packages, also on hosts where other roles' packages are
+still installed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def packages(listed):
 
 
 def recorded(records):
-    """Names of the packages in the records of the roles, which are JSON documents one after the other."""
+    """Names of the packages in the records of the roles, which are JSON documents one after the
+    other.
+    """
     names, rest = set(), records.strip()
     while rest:
         record, end = json.JSONDecoder().raw_decode(rest)
@@ -26,7 +30,9 @@ def recorded(records):
 
 
 def from_updates_alone(policy, version):
-    """Whether the archives that offer a version, by C(apt-cache policy), are those of the distribution's updates alone."""
+    """Whether the archives that offer a version, by C(apt-cache policy), are those of the
+    distribution's updates alone.
+    """
     rows = policy.partition("Version table:")[2].splitlines()
     own = [
         number for number, row in enumerate(rows) if row.replace("***", "").split()[:1] == [version]
@@ -43,9 +49,11 @@ def from_updates_alone(policy, version):
 
 
 def packages_that_differ(host, alone=False):
-    """Packages that are not as /srv/packages has them and are not recorded by a role that is still on the host; C(alone): no role is.
+    """Packages that are not as /srv/packages has them and are not recorded by a role that is still
+    on the host; C(alone): no role is.
 
-    Hosts are up to date when they are made. A newer version from the distribution's updates was published since, and a dependency asked for it.
+    Hosts are up to date when they are made. A newer version from the distribution's updates was
+    published since, and a dependency asked for it.
     """
     others = (
         set()

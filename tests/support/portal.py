@@ -1,7 +1,9 @@
-"""The pages of the portal with recorded data of 64 hosts and 10,000 jobs, without a hub and without Slurm: make portal
+"""The pages of the portal with recorded data of 64 hosts and 10,000 jobs, without a hub and without
+Slurm: make portal
 
-It serves them on a port of this machine, made again at each load, so that a changed template or style sheet is seen at once. `portal.py FOLDER [PATH...]` writes
-their pictures: light, dark and 390 pixels wide. `portal.py docs` writes those of docs/images.
+It serves them on a port of this machine, made again at each load, so that a changed template or
+style sheet is seen at once. `portal.py FOLDER [PATH...]` writes their pictures: light, dark and 390
+pixels wide. `portal.py docs` writes those of docs/images.
 """
 
 from __future__ import annotations
@@ -262,7 +264,10 @@ def workers(hosts: tuple = tuple(HOSTS_OF[9998])) -> list:
 
 
 def matrix(rows: list) -> dict:
-    """Return an answer of Prometheus over a time. C(rows) are labels, and values from the oldest to the newest, two minutes apart."""
+    """Return an answer of Prometheus over a time.
+
+    C(rows) are labels, and values from the oldest to the newest, two minutes apart.
+    """
     result = []
     for labels, values in rows:
         begin = NOW - 120 * len(values)
@@ -283,7 +288,9 @@ def wave(at: float, low: float, high: float, length: float) -> float:
 
 
 def prometheus(metric: str, gpus: int = 8, hosts: tuple = ("gpu-03",)) -> dict:
-    """Return what Prometheus answers for a job, one of whose GPUs draws less power and is less used. Each epoch ends with a checkpoint, for which the GPUs wait."""
+    """Return what Prometheus answers for a job, one of whose GPUs draws less power and is less
+    used. Each epoch ends with a checkpoint, for which the GPUs wait.
+    """
     levels = {"utilization": 0.97, "memory_used": 6e10, "power": 640, "temperature": 61}
     slow = {"utilization": 0.32, "power": 0.6}
     name = next(name for name in levels if name in metric)
@@ -301,7 +308,9 @@ def prometheus(metric: str, gpus: int = 8, hosts: tuple = ("gpu-03",)) -> dict:
 
 
 def before_now(gpus: int, depth: float, length: float) -> list:
-    """Return the GPUs of an account in the last six hours, up to those that it has now, in steps of a host."""
+    """Return the GPUs of an account in the last six hours, up to those that it has now, in steps of
+    a host.
+    """
     lows = [wave(back - length * math.pi / 2, 0, depth, length) for back in range(180)]
     return [gpus - 8 * round(low) for low in lows[::-1]]
 
@@ -600,7 +609,10 @@ def of_instance(pages: object) -> str:
 
 
 def cluster_values(hosts: list, waiting: list | None, told: dict) -> dict:
-    """Return the values of the page of the cluster, as the service has them. C(told) are the answers of Prometheus."""
+    """Return the values of the page of the cluster, as the service has them.
+
+    C(told) are the answers of Prometheus.
+    """
     charts = load("_charts")
     reasons = load("_instance").queue_by_reason(waiting or [], reason_words)
     return {
@@ -713,7 +725,10 @@ PAGES = {
 
 
 def hub_file(path: str) -> bytes:
-    """Return a file of JupyterHub's own, such as its style sheet. Nothing if its package is not here (make acceptance fetches it)."""
+    """Return a file of JupyterHub's own, such as its style sheet.
+
+    Nothing if its package is not here (make acceptance fetches it).
+    """
     for wheel in sorted(PACKAGES.glob("jupyterhub-[0-9]*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
@@ -732,7 +747,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'"
 
     def is_refused(self, path: str) -> bool:
-        """Return whether JupyterHub would not take the cookie of this request: one that a script makes without the token of its page."""
+        """Return whether JupyterHub would not take the cookie of this request: one that a script
+        makes without the token of its page.
+        """
         made_by = self.headers.get("Sec-Fetch-Mode", "navigate")
         is_page = path.startswith(PREFIX) and not path.startswith(PREFIX + "static/")
         return is_page and made_by != "navigate" and self.headers.get("X-XSRFToken") != XSRF
@@ -830,7 +847,9 @@ return Math.ceil(Math.max(...whole));
 
 
 def docs_pictures(folder: Path) -> None:
-    """Write the pictures of the documentation: each page in the light, in the dark, and on a phone."""
+    """Write the pictures of the documentation: each page in the light, in the dark, and on
+    a phone.
+    """
     from web_driver import Driver
 
     driver = Driver()
@@ -869,7 +888,9 @@ def docs_picture(browser: object, picture: Path) -> None:
 
 
 def palette_of(made: object) -> list:
-    """Return 256 colours of a picture: the most frequent ones, and of others one of each hue, so that a state keeps its colour that only one word has."""
+    """Return 256 colours of a picture: the most frequent ones, and of others one of each hue, so
+    that a state keeps its colour that only one word has.
+    """
     found = sorted(made.getcolors(made.width * made.height), reverse=True)
     colours = [colour for _count, colour in found[:64]]
     hues = {}

@@ -1,4 +1,6 @@
-"""Prometheus, promtool, Alertmanager, amtool and node_exporter of this machine's distribution, unpacked and not installed: none of their services starts."""
+"""Prometheus, promtool, Alertmanager, amtool and node_exporter of this machine's distribution,
+unpacked and not installed: none of their services starts.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def _unpack() -> None:
 
 
 def alertmanager(folder: Path) -> str:
-    """Return Alertmanager for a process in a folder. One that is not installed has no templates at the path in the program, so it gets them in the folder.
+    """Return Alertmanager for a process in a folder.
+
+    One that is not installed has no templates at the path in the program, so it gets them in the
+    folder.
 
     The new path is as long as the former one.
     """

@@ -1,4 +1,7 @@
-"""A working NVIDIA GPU, and what the tests of it need. Where something of it is missing they are not run, and the report names it and them."""
+"""A working NVIDIA GPU, and what the tests of it need.
+
+Where something of it is missing they are not run, and the report names it and them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""README's picture of a report: the page of the example slow_link in Chromium, without its tables of checks, hosts and versions.
+"""README's picture of a report: the page of the example slow_link in Chromium, without its tables
+of checks, hosts and versions.
 
 PYTHONPATH=.dev .venv/bin/python tests/support/report_picture.py
 """

@@ -1,6 +1,8 @@
-"""For scenarios' conftest.py: a role once more on one host, or a playbook on all of them, with other variables than the scenario's.
+"""For scenarios' conftest.py: a role once more on one host, or a playbook on all of them, with
+other variables than the scenario's.
 
-The role is C(of), else C(ROLE) of the tests' module, else the one that the scenario is named after. C(shown) is the value of the variable C(shows) then.
+The role is C(of), else C(ROLE) of the tests' module, else the one that the scenario is named after.
+C(shown) is the value of the variable C(shows) then.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_playbook(path, *arguments, **variables):
-    """A run of a playbook with other variables than the scenario's: exit code, text, output as it was printed, and the number of changes on all hosts."""
+    """A run of a playbook with other variables than the scenario's: exit code, text, output as it
+    was printed, and the number of changes on all hosts.
+    """
     command = [
         "ansible-playbook",
         "--inventory",

@@ -1,4 +1,6 @@
-"""Writes the tables of variables and of checks in roles/*/README.md from the files in meta, and the keys of job files in docs/shared-cluster.md: make docs"""
+"""Writes the tables of variables and of checks in roles/*/README.md from the files in meta, and the
+keys of job files in docs/shared-cluster.md: make docs
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ END = "<!-- End of what `make docs` writes. -->"
 # A default that cannot be shown as a value is told by a paragraph that begins with these words.
 IN_WORDS = "The default is "
 LONGEST_DEFAULT = 100
-# Variables, options and files in the words of a check, which have no markup because reports of verify show them too.
+# Variables, options and files in the words of a check, which have no markup because reports of
+# verify show them too.
 CODE = re.compile(
     r"(?<![\w/.-])(?:--?[a-z][\w-]*|[a-z0-9]+(?:_[a-z0-9]+)+|[\w/-]+\.(?:json|yml))(?!\w)"
 )
@@ -47,7 +50,9 @@ def paragraphs(option):
 
 
 def value(default):
-    """Return a default as YAML in one line, or an empty string if it contains an expression or is too long to be read in a table."""
+    """Return a default as YAML in one line, or an empty string if it contains an expression or is
+    too long to be read in a table.
+    """
     shown = yaml.safe_dump(
         default, default_flow_style=True, sort_keys=False, width=10000, allow_unicode=True
     ).split("\n")[0]

@@ -1,4 +1,6 @@
-"""Two hosts of the lab that share a queue: for `make bench`, which measures what Slurm and its containers cost."""
+"""Two hosts of the lab that share a queue: for `make bench`, which measures what Slurm and its
+containers cost.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ IMAGE = "bench/tools:1"
 STORE = "/var/lib/trainyard/containers"
 PEOPLE = ["person%02d" % number for number in range(1, 21)]
 PODMAN = "podman --root %s/images --runroot /run/trainyard/images --storage-driver overlay" % STORE
-# Prints the seconds of each of COUNT runs of a command, as a list. Without a shell, whose start would count.
+# Prints the seconds of each of COUNT runs of a command, as a list. Without a shell, whose start
+# would count.
 TIMED = """
 import json, subprocess, sys, time
 seconds = []
@@ -111,7 +114,10 @@ class ScheduledLab(WholeCluster):
             self.on(host, "chmod -R a+rX,go-w,ug-s %s/images" % STORE)
 
     def first_line_seconds(self, person, command, count=7):
-        """Seconds from sbatch to the first line of a job, which prints the time. All clocks are that of this machine."""
+        """Seconds from sbatch to the first line of a job, which prints the time.
+
+        All clocks are that of this machine.
+        """
         seconds = []
         # Not in /tmp, where the epilog removes what the person has left.
         output = "/data1/share/user/%s/first-" % person
@@ -156,7 +162,10 @@ class ScheduledLab(WholeCluster):
         )
 
     def plan_seconds(self, people=500):
-        """Seconds in which module slurm_accounts applies a plan, and finds it unchanged. Without Ansible's own start."""
+        """Seconds in which module slurm_accounts applies a plan, and finds it unchanged.
+
+        Without Ansible's own start.
+        """
         accounts = [
             {
                 "name": "plan%02d" % number,

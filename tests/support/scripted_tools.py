@@ -16,7 +16,10 @@ DEV = Path(__file__).parents[2] / ".dev"
 
 
 def scripts(folder, monkeypatch):
-    """Make a PATH of nothing but scripts and timeout(1). Returns a function that puts a script on it, by name and body."""
+    """Make a PATH of nothing but scripts and timeout(1).
+
+    Returns a function that puts a script on it, by name and body.
+    """
     monkeypatch.setenv("PATH", f"{folder}/bin:/nowhere")
     (folder / "bin").mkdir()
     (folder / "bin/timeout").symlink_to("/usr/bin/timeout")
@@ -32,7 +35,9 @@ def scripts(folder, monkeypatch):
 
 
 def run_module(name, arguments, check=False, **environment):
-    """What the module says, run in a process of its own in this folder, with this environment and more of it."""
+    """What the module says, run in a process of its own in this folder, with this environment and
+    more of it.
+    """
     arguments = {**arguments, "_ansible_check_mode": check, "_ansible_remote_tmp": "/tmp"}
     request = [name, arguments, {**os.environ, "PYTHONPATH": str(DEV), **environment}, os.getcwd()]
     server = _server()

@@ -1,4 +1,6 @@
-"""Where programs on hosts find the modules of role host_library, for programs that a test starts in a process of their own."""
+"""Where programs on hosts find the modules of role host_library, for programs that a test starts in
+a process of their own.
+"""
 
 from __future__ import annotations
 

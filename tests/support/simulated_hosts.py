@@ -10,10 +10,14 @@ REQUIRED = 0.8
 
 
 class SimulatedHosts:
-    """Hosts whose all-reduce goes round in a ring, as fast as its slowest part; good ones do 1 GB/s."""
+    """Hosts whose all-reduce goes round in a ring, as fast as its slowest part; good ones do 1
+    GB/s.
+    """
 
     def __init__(self, count, cards=(), links=(), alone=(), dips=0.0, seed=0, usual=1.0):
-        """Numbers of hosts whose card is slow, pairs of numbers whose link is, hosts that are slow alone; the chance that a measurement is disturbed."""
+        """Numbers of hosts whose card is slow, pairs of numbers whose link is, hosts that are slow
+        alone; the chance that a measurement is disturbed.
+        """
         self.hosts = ["node-%02d" % number for number in range(count)]
         self.cards, self.alone = (
             {self.hosts[number] for number in cards},

@@ -1,6 +1,8 @@
-"""A model of Slurm's accounting database, as sacctmgr 22.05 and 24.11 showed it to be: the commands of slurm_accounts, and what Slurm refuses.
+"""A model of Slurm's accounting database, as sacctmgr 22.05 and 24.11 showed it to be: the commands
+of slurm_accounts, and what Slurm refuses.
 
-Run as a script, it is the tool that its first argument names: sacctmgr, squeue or scancel. The state is the JSON file that SLURM_DATABASE names.
+Run as a script, it is the tool that its first argument names: sacctmgr, squeue or scancel. The
+state is the JSON file that SLURM_DATABASE names.
 """
 
 from __future__ import annotations

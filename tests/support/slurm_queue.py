@@ -1,4 +1,6 @@
-"""Jobs as squeue prints them for module_utils/_slurm.py: JOBS is the body of a squeue that prints a file."""
+"""Jobs as squeue prints them for module_utils/_slurm.py: JOBS is the body of a squeue that prints a
+file.
+"""
 
 from __future__ import annotations
 

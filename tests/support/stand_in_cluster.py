@@ -1,4 +1,6 @@
-"""A cluster of hosts that exist only as answers (stand_in_hosts), and its playbooks as a user runs them: what they cost the controller."""
+"""A cluster of hosts that exist only as answers (stand_in_hosts), and its playbooks as a user runs
+them: what they cost the controller.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import yaml
 from stand_in_hosts import NETWORK, address_of, name_of
 from whole_cluster import BIN, ROOT, PlaybookRun
 
-# The image's recipe depends on files of the role, so it is asked of the role: all hosts have an image of it.
+# The image's recipe depends on files of the role, so it is asked of the role: all hosts have an
+# image of it.
 PREPARE = [
     {
         "hosts": "cluster[0]",
@@ -42,7 +45,10 @@ PREPARE = [
 
 class StandInCluster:
     def __init__(self, folder, count):
-        """An inventory of C(count) hosts that are as before the first run. What they remember lies in C(folder)."""
+        """An inventory of C(count) hosts that are as before the first run.
+
+        What they remember lies in C(folder).
+        """
         self.folder, self.count = Path(folder), count
         self.inventory = self.folder / "inventory"
         self.inventory.mkdir(parents=True)
@@ -66,7 +72,9 @@ class StandInCluster:
         assert prepared.code == 0, prepared.text
 
     def playbook(self, name, *arguments, environment=None):
-        """Run a playbook; seconds of the clock and of the processor, and what the callback counted."""
+        """Run a playbook; seconds of the clock and of the processor, and what the callback
+        counted.
+        """
         record = self.folder / "runs.jsonl"
         record.unlink(missing_ok=True)
         clean = {
@@ -111,7 +119,10 @@ class StandInCluster:
         )
 
     def finished(self, like=None):
-        """Run site.yml for the first time: from now on it changes nothing. With hosts that are almost as those of another cluster it has less to do."""
+        """Run site.yml for the first time: from now on it changes nothing.
+
+        With hosts that are almost as those of another cluster it has less to do.
+        """
         for number in range(self.count if like else 0):
             shutil.copy(
                 like.folder / (name_of(1) + ".json"), self.folder / (name_of(number) + ".json")
@@ -121,7 +132,9 @@ class StandInCluster:
         return self
 
     def cpu_milliseconds(self, *tasks):
-        """What one task of a play costs for each host: 20 of them more in a play, and how much longer the controller computes."""
+        """What one task of a play costs for each host: 20 of them more in a play, and how much
+        longer the controller computes.
+        """
         seconds = []
         for count in (1, 21):
             play = self.folder / "play.yml"

@@ -1,7 +1,9 @@
-"""Hosts that exist only as answers of modules: what a run of site.yml costs the controller, for any number of hosts and without a lab.
+"""Hosts that exist only as answers of modules: what a run of site.yml costs the controller, for any
+number of hosts and without a lab.
 
-An answer has the shape that the module documents. It follows from the module's arguments, from the host's number, and from what earlier module runs have
-written (files and the container), so that a second run finds everything as requested. Connection plugin C(stand_in) asks for it.
+An answer has the shape that the module documents. It follows from the module's arguments, from the
+host's number, and from what earlier module runs have written (files and the container), so that a
+second run finds everything as requested. Connection plugin C(stand_in) asks for it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from types import SimpleNamespace
 NETWORK = "10.64.0.0/16"
 PREFIX = "node-"
 IMAGE_ID = "sha256:" + "1" * 64
-# Modules that are answered: those of a second run, and those with which the first one writes files and makes the container.
+# Modules that are answered: those of a second run, and those with which the first one writes files
+# and makes the container.
 MODULES = (
     "ascend_info",
     "npu_smi_info",
@@ -97,14 +100,19 @@ class Unanswered(Exception):
 
 
 class StandInHost:
-    """One host. C(folder) keeps what modules have written to it, C(recipe) is the recipe of the training image that all hosts have."""
+    """One host.
+
+    C(folder) keeps what modules have written to it, C(recipe) is the recipe of the training image
+    that all hosts have.
+    """
 
     def __init__(self, name, folder):
         self.name, self.number = name, number_of(name)
         self.address = address_of(self.number)
         self.path = Path(folder) / (name + ".json")
         self.recipe = (Path(folder) / "recipe").read_text(encoding="utf-8")
-        # Only a test of NPUs writes it: the number of each host's, and what differs from a host in order, by module.
+        # Only a test of NPUs writes it: the number of each host's, and what differs from a host in
+        # order, by module.
         npus = Path(folder) / "npus.json"
         self.npus = (
             json.loads(npus.read_text(encoding="utf-8")).get(name, {}) if npus.exists() else {}
@@ -553,7 +561,10 @@ class StandInHost:
         }
 
     def begun(self, check):
-        """The token of a check of Horovod, as every container runs. What was checked is kept, and which result was asked for."""
+        """The token of a check of Horovod, as every container runs.
+
+        What was checked is kept, and which result was asked for.
+        """
         if not check:
             return ""
         self.written["check"] = {"of": check, "read": ""}

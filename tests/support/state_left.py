@@ -1,4 +1,6 @@
-"""What teardown leaves: the state of each host, as molecule/cluster/snapshot.py reads it, is compared with the one before the first run."""
+"""What teardown leaves: the state of each host, as molecule/cluster/snapshot.py reads it, is
+compared with the one before the first run.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def differences(before, after):
 
 
 def state_left(hosts, folder, run=in_container):
-    """What differs on the hosts from the states in the folder. C(run) runs a program on a host and returns its output."""
+    """What differs on the hosts from the states in the folder.
+
+    C(run) runs a program on a host and returns its output.
+    """
     found = {}
     for host in hosts:
         before = json.loads((folder / ("before-%s.json" % host)).read_text(encoding="utf-8"))

@@ -1,7 +1,9 @@
-"""A /sys of a host with InfiniBand or RoCE adapters, as Linux lays it out: devices below their PCI functions, and links to them from class/infiniband.
+"""A /sys of a host with InfiniBand or RoCE adapters, as Linux lays it out: devices below their PCI
+functions, and links to them from class/infiniband.
 
-What a file has in it is from the kernel (drivers/infiniband/core/sysfs.c, drivers/net/ethernet/mellanox/mlx5) and from the outputs in tests/fixtures/ib,
-which are made of these files.
+What a file has in it is from the kernel (drivers/infiniband/core/sysfs.c,
+drivers/net/ethernet/mellanox/mlx5) and from the outputs in tests/fixtures/ib, which are made of
+these files.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ class SysfsTree:
 
     @staticmethod
     def port(folder, number=1, gids=(), counters=None, hardware=None, **files):
-        """C(gids): index, gid, type and interface; the other places of the table are empty, and what is said of them can't be read."""
+        """C(gids): index, gid, type and interface; the other places of the table are empty, and
+        what is said of them can't be read.
+        """
         texts = {
             "link_layer": "InfiniBand",
             "state": "4: ACTIVE",
@@ -150,7 +154,9 @@ class SysfsTree:
         more=(),
         **files,
     ):
-        """A card with one RoCE port, which has the default GIDs, and an address in both versions."""
+        """A card with one RoCE port, which has the default GIDs, and an address in both
+        versions.
+        """
         self.adapter(bus_id, **{"class": "0x020000"})
         self.interface(interface, bus_id)
         folder = self.device(name, bus_id)

@@ -1,4 +1,7 @@
-"""A Python with PyTorch for CPUs, of the version that the lab has (lab/wheels.txt), in .cache. The first call downloads it."""
+"""A Python with PyTorch for CPUs, of the version that the lab has (lab/wheels.txt), in .cache.
+
+The first call downloads it.
+"""
 
 from __future__ import annotations
 

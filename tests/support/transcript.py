@@ -1,4 +1,7 @@
-"""Transcripts in the documentation: what a person types in a shell, and what it prints. A test types the same and compares."""
+"""Transcripts in the documentation: what a person types in a shell, and what it prints.
+
+A test types the same and compares.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def blocks(heading, language, page=PAGE):
 
 
 def steps(heading, page=PAGE):
-    """The commands of a section, each with what it prints. A here-document is part of its command."""
+    """The commands of a section, each with what it prints. A here-document is part of its
+    command.
+    """
     found = []
     for block in blocks(heading, "console", page):
         end = ""
@@ -58,7 +63,9 @@ def here_document(heading=FIRST_JOB, page=PAGE):
 
 
 def alike(text):
-    """The text without what differs from run to run: numbers, times, hosts, tags of images, widths of columns, and that a job waits for a moment."""
+    """The text without what differs from run to run: numbers, times, hosts, tags of images, widths
+    of columns, and that a job waits for a moment.
+    """
     lines = [
         line
         for line in text.replace("\r", "").splitlines()
@@ -70,7 +77,11 @@ def alike(text):
 
 
 def play(found, run):
-    """Type the commands, and compare. C(run) runs one and returns what it prints. The number of the job that is submitted is not that of the transcript."""
+    """Type the commands, and compare.
+
+    C(run) runs one and returns what it prints. The number of the job that is submitted is not that
+    of the transcript.
+    """
     numbers = {}
     for command, expected in found:
         typed = re.sub(r"\b\d+\b", lambda word: numbers.get(word.group(), word.group()), command)

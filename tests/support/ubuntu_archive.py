@@ -1,9 +1,12 @@
-"""A stand-in for Ubuntu's archive: Debian's programs under Ubuntu's names, versions, components, maintainers and relations, signed, C(Origin: Ubuntu).
+"""A stand-in for Ubuntu's archive: Debian's programs under Ubuntu's names, versions, components,
+maintainers and relations, signed, C(Origin: Ubuntu).
 
-`make` builds FOLDER/ubuntu, which a web server can serve as Ubuntu's own, FOLDER/ubuntu-later, which a test copies over it to publish security updates, and
-FOLDER/ubuntu-archive-keyring.gpg. What it holds is in ubuntu/RELEASE.yml:
-repacked packages (Debian's files, Ubuntu's control), NVIDIA's driver (empty packages with the relations of tests/fixtures/ubuntu/control-relations-*), and
-everything else of the folder of Debian's packages as it is, because the others depend on it. Nothing here was read from an archive of Ubuntu.
+`make` builds FOLDER/ubuntu, which a web server can serve as Ubuntu's own, FOLDER/ubuntu-later,
+which a test copies over it to publish security updates, and FOLDER/ubuntu-archive-keyring.gpg. What
+it holds is in ubuntu/RELEASE.yml: repacked packages (Debian's files, Ubuntu's control), NVIDIA's
+driver (empty packages with the relations of tests/fixtures/ubuntu/control-relations-*), and
+everything else of the folder of Debian's packages as it is, because the others depend on it.
+Nothing here was read from an archive of Ubuntu.
 
     python tests/support/ubuntu_archive.py packages RELEASE [--rest]      (Debian's packages that `make` needs, for apt-get install --download-only)
     python tests/support/ubuntu_archive.py make FOLDER RELEASE=DEBS... [--rest]
@@ -60,7 +63,9 @@ def specification(release):
 
 
 def parts(spec, rest):
-    """The repacked packages by their names on Ubuntu, with those of the tests that are left to acceptance if C(rest)."""
+    """The repacked packages by their names on Ubuntu, with those of the tests that are left to
+    acceptance if C(rest).
+    """
     return {**spec["repacked"], **(spec["rest"]["repacked"] if rest else {})}
 
 
@@ -133,7 +138,10 @@ def replaced(control, name, value):
 
 
 def repacked(name, entry, paths, versions):
-    """One of Debian's packages under Ubuntu's name and version. C(versions) are Ubuntu's by Debian's name and version, which relations name."""
+    """One of Debian's packages under Ubuntu's name and version.
+
+    C(versions) are Ubuntu's by Debian's name and version, which relations name.
+    """
     found = members(paths[0])
     beside = scripts_of(found)
     control = beside["control"][0].decode()
@@ -189,7 +197,9 @@ def relation(text, version):
 
 
 def paragraphs(driver):
-    """The packages of a branch: their fields, by the branch and version of C(driver) in place of those of its fixture."""
+    """The packages of a branch: their fields, by the branch and version of C(driver) in place of
+    those of its fixture.
+    """
     text = (FIXTURES / ("control-relations-%s.txt" % driver["relations"])).read_text("utf-8")
     for was, now in driver.get("instead", {}).items():
         text = text.replace(str(was), str(now))
@@ -350,7 +360,9 @@ class Archive:
         self.add(control, vendor.ar(packed), component, pocket)
 
     def write(self, pocket, content, root):
-        """The indexes of a pocket, with the packages that were added to the pocket C(content), and its signed Release."""
+        """The indexes of a pocket, with the packages that were added to the pocket C(content), and
+        its signed Release.
+        """
         release, suite = self.spec["release"], self.spec["release"]["codename"] + pocket
         where, listed = root / "dists" / suite, []
         for component in COMPONENTS:
@@ -433,7 +445,10 @@ def make_release(folder, spec, debs, rest):
 
 
 def make(folder, releases, rest=False):
-    """Build the archive of several releases, C({name: folder of Debian's packages}). An earlier one in that folder is replaced."""
+    """Build the archive of several releases, C({name: folder of Debian's packages}).
+
+    An earlier one in that folder is replaced.
+    """
     for name in ("ubuntu", "ubuntu-later"):
         shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)

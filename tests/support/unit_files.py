@@ -1,4 +1,6 @@
-"""What systemd reads in unit files: by systemd itself in its test mode where it is installed, else by its documented syntax."""
+"""What systemd reads in unit files: by systemd itself in its test mode where it is installed, else
+by its documented syntax.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _PRINTED = {
 
 
 def read_unit(name, text):
-    """Return {option: value} of a unit, quotes and specifiers resolved; a list of words of C(ExecStart)."""
+    """Return {option: value} of a unit, quotes and specifiers resolved; a list of words of
+    C(ExecStart).
+    """
     found = by_syntax(text)
     if os.path.exists(SYSTEMD) and shutil.which("setpriv"):
         real = by_systemd(name, text)
@@ -32,7 +36,9 @@ def read_unit(name, text):
 
 
 def by_systemd(name, text):
-    """systemd refuses its test mode to root, so it runs as another user, who must be able to read the folder."""
+    """systemd refuses its test mode to root, so it runs as another user, who must be able to read
+    the folder.
+    """
     others = {"sysinit.target", *re.findall(r"[\w-]+\.target", text)}
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
@@ -72,7 +78,8 @@ def by_systemd(name, text):
         printed, colon, value = line.strip().partition(": ")
         if colon and printed in _PRINTED and not value.endswith("(origin-implicit)"):
             value = value.replace(" (origin-file)", "")
-            # A command is printed with quotes of its own, and with variables as they are before its start.
+            # A command is printed with quotes of its own, and with variables as they are before its
+            # start.
             value = (
                 [word.replace("$$", "$") for word in words(value)]
                 if printed == "Command Line"
@@ -83,7 +90,9 @@ def by_systemd(name, text):
 
 
 def by_syntax(text):
-    """systemd.syntax(7): sections and options as configparser has them, specifiers, and quotes where an option takes words."""
+    """systemd.syntax(7): sections and options as configparser has them, specifiers, and quotes
+    where an option takes words.
+    """
     parser = configparser.RawConfigParser(
         strict=False, comment_prefixes=("#", ";"), delimiters=("=",)
     )

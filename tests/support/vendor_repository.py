@@ -1,4 +1,5 @@
-"""A signed repository of the vendor's kind, made on the fly: packages of NVIDIA's names, versions and dependencies, whose programs replay fixtures.
+"""A signed repository of the vendor's kind, made on the fly: packages of NVIDIA's names, versions
+and dependencies, whose programs replay fixtures.
 
 `make` builds, in a folder that any web server can serve,
     compute/cuda/repos/<directory>/x86_64/    as developer.download.nvidia.com has it, cuda-keyring packages and libnccl (in Ubuntu's directories only) included
@@ -47,7 +48,8 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 CUDA = "compute/cuda/repos"
 TOOLKIT = "libnvidia-container/stable/deb"
 KEY = ".signing-key.asc"
-# For an expired key: it is made and signs in a year that is over, and is good for the next one alone.
+# For an expired key: it is made and signs in a year that is over, and is good for the next one
+# alone.
 PAST = "20200101T000000!"
 CUDATOOLS = "cudatools <cudatools@nvidia.com>"
 FIELDS = [
@@ -66,7 +68,9 @@ FIELDS = [
 
 
 def tar_gz(entries):
-    """entries: by path, what lies there: bytes, or bytes and a mode, or a text that a symbolic link leads to. Same entries, same bytes."""
+    """entries: by path, what lies there: bytes, or bytes and a mode, or a text that a symbolic link
+    leads to. Same entries, same bytes.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         folders = {str(parent) for path in entries for parent in Path(path).parents} - {".", "/"}
@@ -87,7 +91,9 @@ def tar_gz(entries):
 
 
 def deb(control, files, scripts=None):
-    """A Debian package: control is its paragraph; scripts, by name, are what lies beside it (postinst, triggers …)."""
+    """A Debian package: control is its paragraph; scripts, by name, are what lies beside it
+    (postinst, triggers …).
+    """
     beside = {
         name: (
             text.encode(),
@@ -116,7 +122,9 @@ def ar(members):
 
 
 def shared_library(soname):
-    """The least that ldconfig takes for a library of this machine's kind: an ELF header, and a dynamic section with nothing but the library's name."""
+    """The least that ldconfig takes for a library of this machine's kind: an ELF header, and a
+    dynamic section with nothing but the library's name.
+    """
     strings = b"\0" + soname.encode() + b"\0"
     headers, dynamic_size = 64 + 2 * 56, 5 * 16
     at_strings = headers + dynamic_size
@@ -146,12 +154,17 @@ def load():
 
 
 def fill(text, names):
-    """Text of packages.yml or of a program, with @name@ put in. An unknown name is an error, not an empty text."""
+    """Text of packages.yml or of a program, with @name@ put in.
+
+    An unknown name is an error, not an empty text.
+    """
     return re.sub(r"@([a-z_]+)@", lambda match: str(names[match.group(1)]), text)
 
 
 def names_of(family, version):
-    """What may stand between two @ for one version of a family; version is a text, or a mapping with more names."""
+    """What may stand between two @ for one version of a family; version is a text, or a mapping
+    with more names.
+    """
     more = dict(version) if isinstance(version, dict) else {"version": version}
     upstream = re.match(r"\d+(?:\.\d+)*", str(more["version"])).group()
     numbers = [int(number) for number in upstream.split(".")] + [0, 0]
@@ -175,7 +188,9 @@ def names_of(family, version):
 
 
 def nvcc_text(compiler):
-    """What an nvcc says, by its package's version: a fixture where there is one, else the words of packages.yml."""
+    """What an nvcc says, by its package's version: a fixture where there is one, else the words of
+    packages.yml.
+    """
     if not compiler:
         return ""
     answer = load()["nvcc"][compiler.split("-")[0]]
@@ -401,7 +416,8 @@ def add(where, package):
 def place(folder, directory):
     """Where a directory of packages.yml lies, and whose it says it is."""
     if directory == "container_toolkit":
-        # As apt-cache policy shows the older directories beside it (excerpt 28913247563); of this one nobody quotes it.
+        # As apt-cache policy shows the older directories beside it (excerpt 28913247563); of this
+        # one nobody quotes it.
         return (
             folder / TOOLKIT / "amd64",
             "https://nvidia.github.io/libnvidia-container",
@@ -411,7 +427,10 @@ def place(folder, directory):
 
 
 def keyring_package(directory, version, public, url):
-    """cuda-keyring, of the layout that NVIDIA's has: keyring, source and pin. The source names the real host, as a firm's mirror of it would."""
+    """cuda-keyring, of the layout that NVIDIA's has: keyring, source and pin.
+
+    The source names the real host, as a firm's mirror of it would.
+    """
     source = "deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] %s/%s/x86_64/ /\n" % (
         url,
         directory,
@@ -530,7 +549,10 @@ def make_runfiles(folder):
 
 
 def make(folder, expired_key=False, only=(), url="https://developer.download.nvidia.com"):
-    """Build everything, or of the families only some. url: what cuda-keyring's source names. An earlier build in that folder is replaced."""
+    """Build everything, or of the families only some. url: what cuda-keyring's source names.
+
+    An earlier build in that folder is replaced.
+    """
     folder, data = Path(folder), load()
     for part in ("compute", "libnvidia-container", "runfiles"):
         shutil.rmtree(folder / part, ignore_errors=True)
@@ -593,7 +615,9 @@ def described(folder, public):
 
 
 def make_foreign(folder, origin, offers):
-    """A repository of somebody else's, signed by a key of its own (key.asc): packages of these names and versions, with nothing in them."""
+    """A repository of somebody else's, signed by a key of its own (key.asc): packages of these
+    names and versions, with nothing in them.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "key.asc").write_bytes(make_key(folder, False)["armored"])
@@ -665,7 +689,9 @@ def withdraw(folder, directory, package, version="*"):
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Files; after as many requests as the server was given it says nothing any more, as a mirror that goes away in the middle."""
+    """Files; after as many requests as the server was given it says nothing any more, as a mirror
+    that goes away in the middle.
+    """
 
     def do_GET(self):
         self.server.asked.append(self.path)
@@ -689,7 +715,9 @@ def server(folder, address="127.0.0.1", port=0, gone_after=None, loud=False):
 
 @contextlib.contextmanager
 def serve(folder, address="127.0.0.1", port=0, gone_after=None):
-    """Yields the server: its url, asked (what it was asked for, so far) and gone_after, which may be set while it runs."""
+    """Yields the server: its url, asked (what it was asked for, so far) and gone_after, which may
+    be set while it runs.
+    """
     running = server(folder, address, port, gone_after)
     running.url = "http://%s:%d" % running.server_address[:2]
     thread = threading.Thread(target=running.serve_forever, daemon=True)

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from whole_cluster import ROOT, WholeCluster
 
 SHARE = "/data1/share"
-# Appends numbered lines, each synced before it is acknowledged on the writer's own disk. Then the last line, and the end.
+# Appends numbered lines, each synced before it is acknowledged on the writer's own disk. Then the
+# last line, and the end.
 WRITER = """
 import os, sys, time
 path, count = sys.argv[1], int(sys.argv[2])
@@ -103,7 +104,10 @@ class VirtualCluster(WholeCluster):
             ).stdout
 
     def module(self, host, name, **arguments):
-        """One module on one host, without the roles around it. Returns the run; whether it failed is for the caller to judge."""
+        """One module on one host, without the roles around it.
+
+        Returns the run; whether it failed is for the caller to judge.
+        """
         path = self.state / "module.yml"
         path.write_text(
             json.dumps(
@@ -179,7 +183,9 @@ class VirtualCluster(WholeCluster):
         subprocess.run(["ip", "link", "set", "ty-%s" % host, state], check=True)
 
     def boot_id(self, host):
-        """Empty where the host does not answer. One that goes down may leave a connection hanging."""
+        """Empty where the host does not answer. One that goes down may leave a connection
+        hanging.
+        """
         try:
             return self.on(
                 host, "cat /proc/sys/kernel/random/boot_id", check=False, timeout=60
@@ -188,7 +194,9 @@ class VirtualCluster(WholeCluster):
             return ""
 
     def wait_for_boot(self, host, former, seconds=420):
-        """Until a host that was rebooted or switched on has started everything. `former` is the boot id before."""
+        """Until a host that was rebooted or switched on has started everything. `former` is the
+        boot id before.
+        """
 
         def is_up():
             return self.boot_id(host) not in ("", former)

@@ -1,4 +1,6 @@
-"""Chromium that a test drives as a person would: Debian's chromium and chromium-driver, by the protocol of WebDriver. Python's standard library only."""
+"""Chromium that a test drives as a person would: Debian's chromium and chromium-driver, by the
+protocol of WebDriver. Python's standard library only.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,11 @@ class Driver:
 
     @contextlib.contextmanager
     def open(self, rules="", width=1300, height=900):
-        """A browser with a profile of its own. Its certificate authority is that of the hub, which it does not know. C(rules) say where names lead."""
+        """A browser with a profile of its own.
+
+        Its certificate authority is that of the hub, which it does not know. C(rules) say where
+        names lead.
+        """
         options = {
             "binary": self.browser,
             "args": [
@@ -138,7 +144,10 @@ class Browser:
         return self.ask("GET", "/url")
 
     def run(self, script, *arguments):
-        """Run the body of a function in the page, and return what it returns. A promise is waited for."""
+        """Run the body of a function in the page, and return what it returns.
+
+        A promise is waited for.
+        """
         return self.ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector="body"):
@@ -149,7 +158,9 @@ class Browser:
         )
 
     def wait(self, what, condition, seconds=60):
-        """Wait until a condition is true, and return it. A page that changes meanwhile is no error."""
+        """Wait until a condition is true, and return it. A page that changes meanwhile is
+        no error.
+        """
         deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(Failed):

@@ -1,4 +1,6 @@
-"""A cluster under test: its playbooks as a user runs them, its hosts as nobody's Ansible sees them."""
+"""A cluster under test: its playbooks as a user runs them, its hosts as nobody's Ansible
+sees them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ PORT = 12345
 FOR_EVER = 'sh -c "while date +%s.%N; do sleep 1; done"'
 # One bare module run on both hosts, where the limits of seconds were set.
 MODULE_RUN_SECONDS = 0.19
-# In a second run, of one host: what it sends is ssh's own traffic, what it receives is the modules as well. The training image is over a GB.
+# In a second run, of one host: what it sends is ssh's own traffic, what it receives is the modules
+# as well. The training image is over a GB.
 MOVED_BYTES = {"sent": 5e6, "received": 20e6}
 
 
@@ -27,7 +30,10 @@ class PlaybookRun(SimpleNamespace):
     """A run of ansible-playbook: code, text, wall seconds, and what the callback has counted."""
 
     def __repr__(self):
-        """For a failed assertion: what the run failed with. Its text is too long for a report, which keeps only the ends."""
+        """For a failed assertion: what the run failed with.
+
+        Its text is too long for a report, which keeps only the ends.
+        """
         errors = [
             line for line in self.text.splitlines() if line.startswith(("fatal: ", "[ERROR]: "))
         ]
@@ -42,7 +48,9 @@ class WholeCluster:
     root, container, port = ROOT, CONTAINER, PORT
 
     def __init__(self, name, subnet):
-        """Two hosts <name>-a and <name>-b of lab/lab.py, beside those of `make lab`; what they leave lies in .cache/<name>."""
+        """Two hosts <name>-a and <name>-b of lab/lab.py, beside those of `make lab`; what they
+        leave lies in .cache/<name>.
+        """
         self.name, self.subnet, self.state = name, subnet, ROOT / ".cache" / name
         self.inventory = self.state / "inventory"
         self.head, self.peer = self.hosts = ("%s-a" % name, "%s-b" % name)
@@ -68,7 +76,9 @@ class WholeCluster:
         )
 
     def on(self, host, command, check=True):
-        """A shell command on a host, as root, by the machine's Docker engine: Ansible and ssh play no part."""
+        """A shell command on a host, as root, by the machine's Docker engine: Ansible and ssh play
+        no part.
+        """
         done = subprocess.run(
             ["docker", "exec", host, "sh", "-c", command],
             text=True,
@@ -99,7 +109,9 @@ class WholeCluster:
         return self.inspect(host, self.inspect(host)["Image"])["RootFS"]["Layers"]
 
     def environment(self, **more):
-        """Of a user, with the counter of module runs, and without what Molecule has put into this one."""
+        """Of a user, with the counter of module runs, and without what Molecule has put into this
+        one.
+        """
         clean = {
             key: value
             for key, value in os.environ.items()
@@ -192,7 +204,9 @@ class WholeCluster:
         }
 
     def module_run_seconds(self, count=20):
-        """What a bare module run on all hosts costs on this machine, now: `count` of them more in a play, and how much longer it takes."""
+        """What a bare module run on all hosts costs on this machine, now: `count` of them more in a
+        play, and how much longer it takes.
+        """
         seconds = []
         for runs in (1, 1 + count):
             play = {

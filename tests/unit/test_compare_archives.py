@@ -1,4 +1,6 @@
-"""The weekly comparison with the archives of Ubuntu, NVIDIA and Docker, against indexes that are made from what the tests believe of them."""
+"""The weekly comparison with the archives of Ubuntu, NVIDIA and Docker, against indexes that are
+made from what the tests believe of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ spec.loader.exec_module(compare)
 
 
 def index(release, **changed):
-    """Paragraphs of an archive that is as the facts say, by component. C(changed): fields of packages instead, or None for no package."""
+    """Paragraphs of an archive that is as the facts say, by component.
+
+    C(changed): fields of packages instead, or None for no package.
+    """
     found = {}
     for name, fact in compare.facts_of(release).items():
         fields = {
@@ -175,7 +180,9 @@ deb [signed-by=%(made)s.asc arch=amd64] file:%(made)s/libnvidia-container/stable
 
 @pytest.fixture(name="vendors")
 def _vendors(tmp_path):
-    """A function that compares the stand-in with what the tests believe of it, after it was changed."""
+    """A function that compares the stand-in with what the tests believe of it, after it was
+    changed.
+    """
     made = tmp_path / "made"
     vendor.make(made, only=("driver_ubuntu", "nccl", "toolkit"))
     (tmp_path / "made.asc").write_bytes((made / "libnvidia-container/gpgkey").read_bytes())

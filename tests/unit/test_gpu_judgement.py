@@ -1,4 +1,6 @@
-"""All readers judge a GPU and an error of it alike: modules, rules of verify, the health program, the report's reader of logs, and jobs."""
+"""All readers judge a GPU and an error of it alike: modules, rules of verify, the health program,
+the report's reader of logs, and jobs.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def smi(text: str) -> dict:
 
 
 def draining(text: str) -> set:
-    """IDs of the checks by which verify drains, after the health program was seen to judge the same."""
+    """IDs of the checks by which verify drains, after the health program was seen to judge the
+    same.
+    """
     found = smi(text)
     by_check = _verify_plan.gpu_problems(found, [], {}, "auto")
     ids = {
@@ -442,7 +446,9 @@ def test_all_readers_judge_an_sxid_alike(severity: str, action: str, device: str
     )
 )
 def test_all_readers_judge_each_log_alike(lines: list) -> None:
-    """And the verdict of a log is the worst one of its lines after the last reset of each device."""
+    """And the verdict of a log is the worst one of its lines after the last reset of each
+    device.
+    """
     found = judgement("\n".join(form % rest for form, *others in lines for rest in [tuple(others)]))
     worst: dict = {}
     for _form, device, code, text in lines:

@@ -1,4 +1,6 @@
-"""The counter of module runs counts what a host has to do, and nothing that the controller does alone."""
+"""The counter of module runs counts what a host has to do, and nothing that the controller does
+alone.
+"""
 
 from __future__ import annotations
 

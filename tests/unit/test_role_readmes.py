@@ -1,4 +1,6 @@
-"""The tables of variables and of checks in the READMEs of roles are valid Markdown, and every default in them can be read."""
+"""The tables of variables and of checks in the READMEs of roles are valid Markdown, and every
+default in them can be read.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,8 @@ def test_each_table_of_checks_has_its_place():
         readme.index("`y`") < readme.index("\n2\n") < readme.index("`x`")
         and written(readme, specs, tables) == readme
     )
-    # A table that is not between its comments, comments of a file that has no table, and a comment without its end.
+    # A table that is not between its comments, comments of a file that has no table, and a comment
+    # without its end.
     for wrong in (
         "".join(places[:2]),
         "".join(places) + places[1],

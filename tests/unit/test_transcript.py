@@ -1,4 +1,6 @@
-"""The transcript of the documentation, as a test types it (tests/scenarios/test_lab.py), and the comparison that it makes."""
+"""The transcript of the documentation, as a test types it (tests/scenarios/test_lab.py), and the
+comparison that it makes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_examples_are_found_by_their_headings():
 
 
 def replayed(change):
-    """Plays the transcript against its own lines, with other numbers, hosts and widths, and one change."""
+    """Plays the transcript against its own lines, with other numbers, hosts and widths, and one
+    change.
+    """
     said = dict(transcript.steps(transcript.FIRST_JOB))
     typed = []
 

@@ -1,4 +1,6 @@
-"""The stand-in for Ubuntu's archive: dpkg can read what it builds, and its drivers depend on what is there."""
+"""The stand-in for Ubuntu's archive: dpkg can read what it builds, and its drivers depend on what
+is there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The vendor's repository that the scenarios use: apt itself judges it, in a root of its own; nothing of this machine's changes."""
+"""The vendor's repository that the scenarios use: apt itself judges it, in a root of its own;
+nothing of this machine's changes.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ def test_two_of_one_pair_or_none(apt):
 
 
 def test_a_driver_that_is_not_the_newest(apt):
-    """Its own version alone is not enough, as people find out on NVIDIA's: apt takes the newest of what it depends on, and gives up."""
+    """Its own version alone is not enough, as people find out on NVIDIA's: apt takes the newest of
+    what it depends on, and gives up.
+    """
     debian = apt("debian12")
     assert "nvidia-driver-libs (= 550.54.15-1)" in debian.plan("nvidia-driver=550.54.15-1")
     (debian.root / "etc/preferences.d/pin").write_text(
@@ -207,7 +211,9 @@ def test_every_driver_is_whole(folder, apt, name):
 
 
 def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
-    """Maintainers, packages of their own from 580 on, and the fabric of B200, which needs the open module."""
+    """Maintainers, packages of their own from 580 on, and the fabric of B200, which needs the open
+    module.
+    """
     family = next(entry for entry in vendor.load()["families"] if entry["name"] == "driver_ubuntu")
 
     def maintainers(version):
@@ -239,7 +245,10 @@ def test_a_driver_for_ubuntu_is_as_nvidia_has_it(folder, apt):
 
 
 def test_the_origin_of_a_driver_by_apt_itself(folder, apt, tmp_path):
-    """A host with both repositories: the same names, the same maintainer, two origins. A branch of the archive is empty."""
+    """A host with both repositories: the same names, the same maintainer, two origins.
+
+    A branch of the archive is empty.
+    """
     archive = tmp_path / "archive"
     archive.mkdir()
     paragraph = (
@@ -268,7 +277,9 @@ def test_the_origin_of_a_driver_by_apt_itself(folder, apt, tmp_path):
 
 
 def test_the_toolkit_s_four_can_be_mixed(apt):
-    """As the compatibility data say of what is older than 1.18: two of them at a version leave the others at the newest."""
+    """As the compatibility data say of what is older than 1.18: two of them at a version leave the
+    others at the newest.
+    """
     toolkit = apt("container_toolkit")
     assert "nvidia-container-toolkit-base (= 1.17.7-1)" in toolkit.plan(
         "nvidia-container-toolkit=1.17.7-1"
@@ -814,7 +825,9 @@ def test_every_package_says_where_it_was_read():
 
 
 def test_programs_are_whole():
-    """Every program of every package, with what is put in: no name without a value, and sh reads it to its end."""
+    """Every program of every package, with what is put in: no name without a value, and sh reads it
+    to its end.
+    """
     seen = set()
     for family in vendor.load()["families"]:
         for _control, files, scripts in vendor.packages(family, family["versions"][0]):

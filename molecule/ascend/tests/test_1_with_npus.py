@@ -1,4 +1,6 @@
-"""Hosts with eight NPUs each: their environment and rank table, what is refused, drift, preflight's rules, and what teardown leaves."""
+"""Hosts with eight NPUs each: their environment and rank table, what is refused, drift, preflight's
+rules, and what teardown leaves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Slurm on the same hosts: NPUs are gres/gpu with the chip as type, so that a job over its quota waits. They are device files without a driver."""
+"""Slurm on the same hosts: NPUs are gres/gpu with the chip as type, so that a job over its quota
+waits. They are device files without a driver.
+"""
 
 from __future__ import annotations
 

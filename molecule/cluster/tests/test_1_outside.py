@@ -60,7 +60,9 @@ def test_same_image_everywhere(cluster):
 
 
 def test_the_base_was_pushed_while_horovod_compiled(cluster):
-    """The push of the finished image found its first layers in the registry, and the base has no second name."""
+    """The push of the finished image found its first layers in the registry, and the base has no
+    second name.
+    """
     log = cluster.on(cluster.head, "cat /var/log/trainyard/training_image.log").out
     assert "Layer already exists" in log.rpartition("The push refers to repository")[2]
     names = cluster.on(cluster.head, "docker images --format '{{.Repository}}:{{.Tag}}'").out
@@ -185,7 +187,9 @@ def test_every_container_logs_in_to_every_container(cluster, host_name, by):
 
 
 def test_a_job_has_the_limits_and_paths_of_the_container(cluster, host_name):
-    """Sessions of sshd and of docker exec get their environment in different ways, and both must be the container's."""
+    """Sessions of sshd and of docker exec get their environment in different ways, and both must be
+    the container's.
+    """
     wanted = {
         line.split("=", 1)[0]: line.split("=", 1)[1]
         for line in cluster.inspect(host_name)["Config"]["Env"]
@@ -208,7 +212,9 @@ def test_a_file_crosses_both_ways(cluster):
 
 
 def test_a_container_reaches_the_site_s_package_index(cluster, host_name):
-    """With the authority, index and proxies from package_sources, in the same kind of session as a job."""
+    """With the authority, index and proxies from package_sources, in the same kind of session as a
+    job.
+    """
     got = cluster.inside(
         cluster.head,
         "ssh -p 12345 %s 'cd $(mktemp -d) && python3 -m pip download --quiet --no-deps --no-cache-dir six==1.17.0 && ls'"

@@ -1,6 +1,8 @@
-"""The bandwidth job on four hosts, one with a slow card: real ranks and sums, in four containers of the training image on one network.
+"""The bandwidth job on four hosts, one with a slow card: real ranks and sums, in four containers of
+the training image on one network.
 
-Whole, by the role and between hosts of their own, in tests/scenarios/test_bandwidth.py. This one is fast enough for `make test`.
+Whole, by the role and between hosts of their own, in tests/scenarios/test_bandwidth.py. This one is
+fast enough for `make test`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import pytest
 NAMES = ["four-a", "four-b", "four-c", "four-d"]
 NETWORK, SUBNET = "four-hosts", "172.30.77"
 FOLDER = "/var/lib/four-hosts"
-# Without a fault they reach some tenths of a GB/s together, 0.003 on two cores shared by forty processes. With this rate they reach 0.0005.
+# Without a fault they reach some tenths of a GB/s together, 0.003 on two cores shared by forty
+# processes. With this rate they reach 0.0005.
 RATE = "4mbit burst 32kb latency 400ms"
 ASKED = {"fraction": 0.7, "min_busbw_gb_s": 0.0012, "peer_fraction": 0.02, "drop_percent": 100}
 PLAN = {
@@ -47,7 +50,9 @@ def address(number):
 
 @pytest.fixture(name="four")
 def fixture_four(cluster):
-    """Four containers of the first host's image, each with an address, that wait for a start signal."""
+    """Four containers of the first host's image, each with an address, that wait for a start
+    signal.
+    """
     clear = "docker rm --force %s; docker network rm %s; rm -rf %s" % (
         " ".join(NAMES),
         NETWORK,

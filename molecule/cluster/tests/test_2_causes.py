@@ -1,4 +1,6 @@
-"""What breaks a job of two ranks, for real: playbook train names the rank that failed first, and its cause. Nothing here is a message that a test has written."""
+"""What breaks a job of two ranks, for real: playbook train names the rank that failed first, and
+its cause. Nothing here is a message that a test has written.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ if os.environ["RANK"] == "1":
 time.sleep(600)
 """,
 }
-#: Limits the memory of a container by its control group, of either version, as `docker update` would. The argument is the limit in bytes, or nothing.
+#: Limits the memory of a container by its control group, of either version, as `docker update`
+#: would. The argument is the limit in bytes, or nothing.
 LIMIT = """
 import sys
 pid, wanted = sys.argv[1], "".join(sys.argv[2:])
@@ -96,7 +99,9 @@ def fixture_train(cluster):
 
 
 def is_told(cluster, run, result, *names):
-    """Rank 1 is named as the first that failed, with its cause, in result.json and to the operator."""
+    """Rank 1 is named as the first that failed, with its cause, in result.json and to the
+    operator.
+    """
     failed = result["first_failed"]
     assert (failed["rank"], failed["host"]) == (1, cluster.peer), failed
     assert failed["causes"][0]["id"] in names, failed["causes"]
@@ -194,7 +199,10 @@ def test_an_image_without_the_program(cluster, train):
 
 
 def test_a_file_system_is_full(cluster, train):
-    """One of the container, below the folder of the share. Scenario vm has quotas, which need a kernel of their own."""
+    """One of the container, below the folder of the share.
+
+    Scenario vm has quotas, which need a kernel of their own.
+    """
     inside = "nsenter --target %s --mount " % pid_of(cluster, cluster.peer)
     cluster.on(
         cluster.peer,
@@ -208,7 +216,11 @@ def test_a_file_system_is_full(cluster, train):
 
 
 def test_a_measurement_that_hangs(cluster):
-    """The job of verify itself. A rank on the second host is stopped as soon as it runs, and the others wait until the time limit."""
+    """The job of verify itself.
+
+    A rank on the second host is stopped as soon as it runs, and the others wait until the time
+    limit.
+    """
     stop = 'for _try in $(seq 9000); do pkill -STOP -f "^python3 -B .*verify/all_reduce.py" && exit; sleep 0.2; done'
     cluster.on(cluster.peer, "docker exec --detach %s sh -c '%s'" % (cluster.container, stop))
     run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_bandwidth_timeout": 60})

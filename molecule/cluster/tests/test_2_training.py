@@ -1,6 +1,7 @@
 """Real training runs on both hosts, and runs that only seem to be correct.
 
-CI has each launcher's good run, and of each kind of fault one. A run takes half a minute of both cores.
+CI has each launcher's good run, and of each kind of fault one. A run takes half a minute of both
+cores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def train(cluster, **variables):
 
 
 EXAMPLES = "/data1/share/.trainyard/examples"
-# The training of two ranks in two epochs, in one process without a launcher, with the batch size and learning rate of both ranks together.
+# The training of two ranks in two epochs, in one process without a launcher, with the batch size
+# and learning rate of both ranks together.
 ALONE = (
     "python3 %s/digits_torchrun.py --data generated --epochs 2 --batch-size 64 --learning-rate 0.1"
     % EXAMPLES
@@ -38,7 +40,9 @@ HOROVODRUN_AND_TORCHRUN = [
 
 
 def difference_from_one_process(cluster, result):
-    """Return the largest difference between the parameters of a job with two ranks and those of one process."""
+    """Return the largest difference between the parameters of a job with two ranks and those of one
+    process.
+    """
     cluster.inside(
         cluster.head,
         "mkdir -p /tmp/alone && cd /tmp/alone && { test -f checkpoint.pt || %s; }" % ALONE,
@@ -79,7 +83,10 @@ def test_two_hosts_train_together(cluster, launcher):
 
 @pytest.fixture(name="one_idle_gpu", scope="module")
 def fixture_one_idle_gpu(cluster):
-    """Install a fake nvidia-smi with two GPUs in all containers, because the hosts have none. The first GPU works, the second stays idle."""
+    """Install a fake nvidia-smi with two GPUs in all containers, because the hosts have none.
+
+    The first GPU works, the second stays idle.
+    """
     query = "--query-gpu=utilization.gpu,memory.used,memory.total,utilization.memory --format=csv,noheader,nounits"
     replay = '#!/bin/sh\ntest "$*" = "%s" || exit 9\n' % query
     replay += "echo 97, 900, 24576, 40\necho 0, 1, 24576, 0\n"
@@ -111,7 +118,9 @@ def fixture_one_idle_gpu(cluster):
 @pytest.mark.usefixtures("one_idle_gpu")
 @pytest.mark.parametrize("launcher", ["horovodrun", "torchrun"])
 def test_two_ranks_a_host_on_chosen_gpus(cluster, launcher):
-    """Two slots on each of two hosts: the devices of every rank, and the observations during the job."""
+    """Two slots on each of two hosts: the devices of every rank, and the observations during the
+    job.
+    """
     before = cluster.moved_bytes()
     example = "/data1/share/.trainyard/examples/digits_%s.py" % (
         "torchrun" if launcher == "torchrun" else "horovod"
@@ -287,7 +296,10 @@ def test_ranks_write_curves_with_tensorboardx_and_show_progress_with_tqdm(cluste
 
 @pytest.mark.acceptance
 def test_ranks_find_each_other_although_their_hostname_is_a_loopback_address(cluster):
-    """Ubuntu's installer writes 127.0.1.1. Horovod's process sets announced that address, and no other host can reach it."""
+    """Ubuntu's installer writes 127.0.1.1.
+
+    Horovod's process sets announced that address, and no other host can reach it.
+    """
     for host in cluster.hosts:
         line = "127.0.1.1 %s" % cluster.inside(host, "hostname").out.strip()
         # Docker has mounted the file, so that it can be written and not replaced.
@@ -306,7 +318,9 @@ def test_ranks_find_each_other_although_their_hostname_is_a_loopback_address(clu
 
 @pytest.mark.acceptance
 def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
-    """An archive with the layout of the tag's, from a server on the head: only its examples are installed on the share, once."""
+    """An archive with the layout of the tag's, from a server on the head: only its examples are
+    installed on the share, once.
+    """
     tree = "/tmp/served/horovod-0.28.1"
     cluster.on(
         cluster.head,
@@ -341,7 +355,10 @@ def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
 
 @pytest.mark.acceptance
 def test_both_ranks_on_one_host_are_found_out(cluster):
-    """The head's ssh connects to itself for the peer's address. The job runs, but no data crosses the network."""
+    """The head's ssh connects to itself for the peer's address.
+
+    The job runs, but no data crosses the network.
+    """
     config = "/etc/trainyard/ssh/ssh_config"
     astray = "Host %s\\n  HostName %s\\n" % (
         cluster.address[cluster.peer],

@@ -73,7 +73,10 @@ def test_a_base_that_has_what_is_required_is_not_compiled_again(cluster):
 
 @pytest.mark.acceptance
 def test_an_image_that_lacks_something_after_the_build_is_refused(cluster):
-    """A real compilation without a required feature. Horovod's build succeeds, its table lists PyTorch, and import horovod.torch works."""
+    """A real compilation without a required feature.
+
+    Horovod's build succeeds, its table lists PyTorch, and import horovod.torch works.
+    """
     before = [cluster.inspect(host)["State"]["StartedAt"] for host in cluster.hosts]
     run = only_the_image(
         cluster,
@@ -106,7 +109,9 @@ def test_one_host_alone(cluster):
 
 @pytest.mark.acceptance
 def test_the_artifact_does_the_same_from_an_empty_folder(cluster, tmp_path):
-    """The collection as installed by ansible-galaxy changes nothing on the cluster created by the checkout."""
+    """The collection as installed by ansible-galaxy changes nothing on the cluster created by the
+    checkout.
+    """
     collections, empty = tmp_path / "collections", tmp_path / "empty"
     empty.mkdir()
     environment = {

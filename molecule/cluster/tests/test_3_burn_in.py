@@ -1,4 +1,6 @@
-"""burn_in.yml loads the CPUs of both hosts with the image's PyTorch, files the results, and verifies. A rank that computes one wrong bit is named."""
+"""burn_in.yml loads the CPUs of both hosts with the image's PyTorch, files the results, and
+verifies. A rank that computes one wrong bit is named.
+"""
 
 from __future__ import annotations
 

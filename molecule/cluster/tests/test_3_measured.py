@@ -1,6 +1,8 @@
-"""verify.yml measures with the tools in the image: with Horovod's all-reduce, and with all_reduce_perf, which replays a real log because no host has a GPU.
+"""verify.yml measures with the tools in the image: with Horovod's all-reduce, and with
+all_reduce_perf, which replays a real log because no host has a GPU.
 
-What the replay of all_reduce_perf says to have reduced, mpirun sends from host to host by ssh, so that the hosts' counters have something to count.
+What the replay of all_reduce_perf says to have reduced, mpirun sends from host to host by ssh, so
+that the hosts' counters have something to count.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import subprocess
 import pytest
 from whole_cluster import ROOT
 
-# Low limits for two busy cores, on which 64 KiB may take 0.1 s. The test checks whether verify measures, not the speed of the network.
+# Low limits for two busy cores, on which 64 KiB may take 0.1 s. The test checks whether verify
+# measures, not the speed of the network.
 ASKED = {
     "verify_bandwidth_min_gb_s": 0.0001,
     "verify_bandwidth_peer_fraction": 0.01,
@@ -98,7 +101,9 @@ def verdicts(report, check_id):
 
 @pytest.mark.acceptance
 def test_horovod_measures_where_it_is_asked_to(cluster):
-    """As in an image with TensorFlow only: two hosts with two ranks each, through the port for jobs."""
+    """As in an image with TensorFlow only: two hosts with two ranks each, through the port for
+    jobs.
+    """
     run = cluster.playbook(
         "playbooks/verify.yml", "-e", {"verify_bandwidth_tool": "horovod", **ASKED}
     )
@@ -174,7 +179,8 @@ def fixture_replayed(cluster):
 
 def watchers_have_ended(cluster):
     """Return whether no process that watched the hosts is left."""
-    # In brackets, so that the pattern does not match the shells that have it in their own command line.
+    # In brackets, so that the pattern does not match the shells that have it in their own command
+    # line.
     return [
         cluster.inside(host, 'pgrep -f "[h]ost_watch.py|[n]vidia-smi"', check=False).out
         for host in cluster.hosts
@@ -206,7 +212,9 @@ def test_a_good_run_of_all_reduce_perf_is_in_the_report(cluster, replayed):
 
 @pytest.mark.acceptance
 def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed):
-    """The run is as fast as the good one, but the fabric's cards carried only a tenth of the data."""
+    """The run is as fast as the good one, but the fabric's cards carried only a tenth of
+    the data.
+    """
     run, report = replayed(LOG, ENOUGH // 10)
     assert run.code == 2 and {
         verdict
@@ -217,7 +225,10 @@ def test_a_run_of_all_reduce_perf_whose_data_went_another_way(cluster, replayed)
 
 @pytest.mark.acceptance
 def test_who_is_to_blame_for_a_bad_run_of_all_reduce_perf(cluster, replayed):
-    """Its values are wrong and it is too slow, which is the verdict. The PyTorch job, which is also too slow, names the link."""
+    """Its values are wrong and it is too slow, which is the verdict.
+
+    The PyTorch job, which is also too slow, names the link.
+    """
     run, report = replayed(
         LOG.replace("# Out of bounds values : 0 OK", "# Out of bounds values : 5 FAILED"),
         verify_bandwidth_min_gb_s=1000,

@@ -48,7 +48,10 @@ def test_sshd_killed(cluster):
 
 
 def test_container_changed_and_sshd_frozen(cluster, healed):
-    """verify reports both faults. A run of site.yml recreates the one container and restarts only sshd in the other."""
+    """verify reports both faults.
+
+    A run of site.yml recreates the one container and restarts only sshd in the other.
+    """
     program = cluster.inside(cluster.peer, "readlink -f $(command -v horovodrun)").out.strip()
     former, started = (
         cluster.inspect(cluster.peer)["Id"],
@@ -137,7 +140,10 @@ def test_horovod_that_cannot_be_imported_any_more(cluster):
 
 @pytest.mark.acceptance
 def test_all_that_is_wrong_is_told_at_once(cluster):
-    """No fault hides another on any host. The report has all of them, because it is written before the play fails."""
+    """No fault hides another on any host.
+
+    The report has all of them, because it is written before the play fails.
+    """
     cluster.on(cluster.peer, "systemctl stop %s" % cluster.container)
     try:
         run = cluster.playbook("playbooks/verify.yml", "-e", {"verify_free_mib": 1 << 40})
@@ -191,7 +197,9 @@ systemctl daemon-reload
 
 @pytest.mark.acceptance
 def test_what_only_jobs_would_notice(cluster, healed):
-    """Ansible finds the container running and its sshd answering. verify names each fault of the one host, site repairs all but the drop-in, which is not ours."""
+    """Ansible finds the container running and its sshd answering. verify names each fault of the
+    one host, site repairs all but the drop-in, which is not ours.
+    """
     drop_in = "/etc/systemd/system/%s.service.d" % cluster.container
     cluster.on(cluster.peer, FAULTS_OF_A_CONTAINER.replace("NAME", cluster.container))
     try:
@@ -239,7 +247,9 @@ def test_image_removed_on_one_host(cluster, healed):
 
 @pytest.mark.acceptance
 def test_image_edited_on_one_host(cluster, healed):
-    """docker commit with the same tag: name and label are those of the recipe, but the layers differ."""
+    """docker commit with the same tag: name and label are those of the recipe, but the layers
+    differ.
+    """
     image = cluster.inspect(cluster.peer)["Config"]["Image"]
     cluster.on(
         cluster.peer,
@@ -263,7 +273,9 @@ def test_image_edited_on_one_host(cluster, healed):
 @pytest.mark.acceptance
 @pytest.mark.parametrize("who", ["peer", "head"])
 def test_one_host_down(cluster, healed, who):
-    """Nothing changes on the other hosts, and a host that starts again rejoins the cluster by itself."""
+    """Nothing changes on the other hosts, and a host that starts again rejoins the cluster by
+    itself.
+    """
     down = getattr(cluster, who)
     other = next(host for host in cluster.hosts if host != down)
     cluster.on(other, "docker rm --force %s" % cluster.container)
@@ -298,7 +310,9 @@ def test_one_host_down(cluster, healed, who):
 
 @pytest.mark.acceptance
 def test_killed_in_the_middle_of_the_compile(cluster, healed):
-    """SIGKILL ten seconds after the start of the compilation, first for the operator's ansible-playbook, then for the build."""
+    """SIGKILL ten seconds after the start of the compilation, first for the operator's
+    ansible-playbook, then for the build.
+    """
     other = {
         "training_image_rebuild": "always",
         "training_image_build_variables": {"MAKEFLAGS": "-j2"},

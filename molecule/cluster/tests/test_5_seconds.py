@@ -20,7 +20,9 @@ VERIFY_SECONDS = 60
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_else(cluster):
-    """Without other scenarios, and with the module runs of a user's hosts, see molecule/shared/hosts/module_bytecode.py."""
+    """Without other scenarios, and with the module runs of a user's hosts, see
+    molecule/shared/hosts/module_bytecode.py.
+    """
     print("waiting until the other scenarios have ended: seconds are judged here")
     kept, aside = "/usr/lib/python3/dist-packages/module_bytecode.pth", "/root/module_bytecode.pth"
     with quiet():
@@ -47,11 +49,12 @@ def test_second_run_is_cheap(cluster):
         for key, count in cluster.moved_bytes().items()
         if count - moved[key] > MOVED_BYTES[key[1]]
     } == {}
-    # The limit of `make acceptance`, which fails on a slow machine. In CI the limit depends on the machine.
+    # The limit of `make acceptance`, which fails on a slow machine. In CI the limit depends on the
+    # machine.
     if os.environ.get("TRAINYARD_ACCEPTANCE"):
         assert run.seconds <= SECONDS
-    # The shortest of several, as what else the machine does makes a run longer and never shorter: after the other scenarios the first one reads what it
-    # needs from the disk.
+    # The shortest of several, as what else the machine does makes a run longer and never shorter:
+    # after the other scenarios the first one reads what it needs from the disk.
     module_run = cluster.module_run_seconds()
     limit = SECONDS / MODULE_RUN_SECONDS * max(module_run, MODULE_RUN_SECONDS)
     runs = [run]

@@ -1,4 +1,6 @@
-"""teardown.yml removes only what the collection installed: compares snapshots of each host from before the first run and now."""
+"""teardown.yml removes only what the collection installed: compares snapshots of each host from
+before the first run and now.
+"""
 
 from __future__ import annotations
 

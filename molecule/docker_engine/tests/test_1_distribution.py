@@ -81,7 +81,10 @@ def test_engine_that_is_too_old_is_not_replaced_unasked(host, role):
 
 @pytest.mark.acceptance
 def test_command_line_that_can_not_build_is_refused(host, role):
-    """From 23 on BuildKit needs the plugin. A command line that reports version 28.5.1 precedes the distribution's on the PATH."""
+    """From 23 on BuildKit needs the plugin.
+
+    A command line that reports version 28.5.1 precedes the distribution's on the PATH.
+    """
     newer = "/usr/local/bin/docker"
     said = 'if [ "$1" = --version ]; then echo "Docker version 28.5.1, build e180ab8"; else exec /usr/bin/docker "$@"; fi'
     host.run_expect([0], f"printf '#!/bin/sh\n%s\n' '{said}' > {newer} && chmod 0755 {newer}")

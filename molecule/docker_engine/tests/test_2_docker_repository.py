@@ -1,4 +1,6 @@
-"""The vendor's engine from a signed repository at one exact version, then from a repository with another key."""
+"""The vendor's engine from a signed repository at one exact version, then from a repository with
+another key.
+"""
 
 from __future__ import annotations
 

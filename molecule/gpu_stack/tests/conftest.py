@@ -1,4 +1,6 @@
-"""Fixtures of this scenario's tests, and their order: those of a host one after the other, those of several hosts side by side."""
+"""Fixtures of this scenario's tests, and their order: those of a host one after the other, those of
+several hosts side by side.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ __all__ = ["pytest_collection_modifyitems", "role"]
 
 
 class ByHost(LoadScopeScheduling):
-    """The hosts do not depend on each other. A mark for xdist's own --dist=loadgroup has no effect with pytest 9.2."""
+    """The hosts do not depend on each other.
+
+    A mark for xdist's own --dist=loadgroup has no effect with pytest 9.2.
+    """
 
     def _split_scope(self, nodeid):
         return re.search(r"ansible://(gpu-stack-\w)", nodeid).group(1)

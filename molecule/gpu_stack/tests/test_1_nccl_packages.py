@@ -1,4 +1,6 @@
-"""Both packages at one version in spite of newer ones; another version, one that does not exist, and removal."""
+"""Both packages at one version in spite of newer ones; another version, one that does not exist,
+and removal.
+"""
 
 from __future__ import annotations
 

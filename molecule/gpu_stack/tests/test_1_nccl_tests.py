@@ -1,4 +1,6 @@
-"""nccl-tests with the installed NCCL, with MPI if requested: built once, and removed by the record."""
+"""nccl-tests with the installed NCCL, with MPI if requested: built once, and removed by the
+record.
+"""
 
 from __future__ import annotations
 

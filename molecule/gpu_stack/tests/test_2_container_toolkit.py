@@ -1,4 +1,6 @@
-"""The toolkit on a host with GPUs and a user's daemon.json; changes of driver, toolkit and options; and what teardown leaves."""
+"""The toolkit on a host with GPUs and a user's daemon.json; changes of driver, toolkit and options;
+and what teardown leaves.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,10 @@ def test_driver_that_waits_for_a_reboot_gets_no_proof(host, role):
 
 @pytest.mark.acceptance
 def test_specification_of_another_tool_replaces_the_role_s_and_is_regenerated(host, role):
-    """Both in one run. It requests the installed version, which an earlier test of make acceptance has changed."""
+    """Both in one run.
+
+    It requests the installed version, which an earlier test of make acceptance has changed.
+    """
     host.run_expect([0], f"mkdir -p /var/run/cdi && cp {SPECIFICATION} /var/run/cdi/nvidia.yaml")
     new_driver(host, "535.183.01")
     assert (
@@ -137,7 +142,8 @@ def test_specification_of_another_tool_replaces_the_role_s_and_is_regenerated(ho
     assert not host.file(SPECIFICATION).exists
     assert "libnvidia-ml.so.535.183.01" in host.file("/var/run/cdi/nvidia.yaml").content_string
     host.run_expect([0], "rm /var/run/cdi/nvidia.yaml")
-    # The next run writes the role's own specification again. Later tests switch to the other two drivers.
+    # The next run writes the role's own specification again. Later tests switch to the other two
+    # drivers.
     new_driver(host, "570.124.06")
 
 

@@ -41,7 +41,9 @@ def test_another_archive_is_refused_and_the_build_stays(role, host):
 
 @pytest.mark.acceptance
 def test_packages_would_be_those_of_the_release(role, host):
-    """Debian 13 uses the packages of the Ubuntu whose C library is not newer, which differs from Debian 12's."""
+    """Debian 13 uses the packages of the Ubuntu whose C library is not newer, which differs from
+    Debian 12's.
+    """
     assert host.system_info.codename == "trixie"
     done = role(nccl_source="repository", nccl_version="2.21.4-1+cuda12.4", nccl_cuda="")
     assert (

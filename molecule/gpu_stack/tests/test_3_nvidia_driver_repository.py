@@ -1,4 +1,6 @@
-"""The driver from NVIDIA's repository: all parts at one version, held, changed only on request, and removed."""
+"""The driver from NVIDIA's repository: all parts at one version, held, changed only on request, and
+removed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def test_all_parts_are_of_the_version_that_is_asked_for_and_held(host):
     found = driver(host)
     assert set(found) == {"550.54.15-1"}
     assert set(found["550.54.15-1"].values()) == {"hi"}
-    # An H100 works with either kernel module. Before branch 560 the role selects the proprietary one.
+    # An H100 works with either kernel module. Before branch 560 the role selects the proprietary
+    # one.
     assert {
         "cuda-drivers-550",
         "nvidia-kernel-dkms",
@@ -68,8 +71,11 @@ def test_nouveau_is_out_and_the_daemon_is_enabled_and_not_started(host):
 
 
 def test_unattended_upgrades_leave_it_alone(host):
-    """Held packages do not change. Packages that were installed later and are not held, such as Fabric Manager, are excluded by the role's list:
-    without it the newer version of the branch would be installed."""
+    """Held packages do not change.
+
+    Packages that were installed later and are not held, such as Fabric Manager, are excluded by the
+    role's list: without it the newer version of the branch would be installed.
+    """
     host.run_expect([0], f"{NAMES} > /srv/before")
     host.run_expect(
         [0],
@@ -157,7 +163,9 @@ def test_gpus_that_need_the_other_kernel_module(host, role):
 
 @pytest.mark.acceptance
 def test_another_branch_replaces_the_whole_driver(host, role):
-    """With Fabric Manager, as on a host with an NVSwitch, and with the open kernel module, which is selected from 560 on."""
+    """With Fabric Manager, as on a host with an NVSwitch, and with the open kernel module, which is
+    selected from 560 on.
+    """
     assert role(nvidia_driver_version="570", nvidia_driver_fabric_manager="always").code == 0
     found = driver(host)
     assert set(found) == {"570.172.08-1"} and set(found["570.172.08-1"].values()) == {"hi"}

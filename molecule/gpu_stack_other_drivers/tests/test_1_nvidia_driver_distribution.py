@@ -1,4 +1,6 @@
-"""Debian's real driver, as recommended by its own tool for the GPU, on a host without a kernel and a real GPU."""
+"""Debian's real driver, as recommended by its own tool for the GPU, on a host without a kernel and
+a real GPU.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_recommended_driver_is_debians_and_held(host):
 
 
 def test_a_ppa_is_reported_and_never_used(host):
-    """Its driver is 999.10, newer than Debian's: without the role's preference apt would install it and its dependencies."""
+    """Its driver is 999.10, newer than Debian's: without the role's preference apt would install it
+    and its dependencies.
+    """
     assert host.run("dpkg-query --show | grep -F 999.10").stdout == ""
     told = host.ansible("trainyard.gpu.gpu_stack_info", check=False)
     assert [

@@ -1,4 +1,7 @@
-"""A host without a GPU for which the toolkit is requested. It had one for the tests of the driver, which have left nothing."""
+"""A host without a GPU for which the toolkit is requested.
+
+It had one for the tests of the driver, which have left nothing.
+"""
 
 from __future__ import annotations
 

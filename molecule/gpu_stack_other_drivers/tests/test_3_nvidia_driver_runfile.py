@@ -1,4 +1,6 @@
-"""The driver from NVIDIA's installer: unattended, with a log, installed once, and removed by its uninstaller."""
+"""The driver from NVIDIA's installer: unattended, with a log, installed once, and removed by its
+uninstaller.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,10 @@ class Site:
         ).out.split()[0]
 
     def http(self, method, path, login=None, host=None, kind="", body=""):
-        """The status of a request that is sent as it stands. The login is a person or name:password. The body is of the kind of a Content-Type."""
+        """The status of a request that is sent as it stands.
+
+        The login is a person or name:password. The body is of the kind of a Content-Type.
+        """
         if login and ":" not in login:
             login = (
                 '$(python3 -c \'import base64, json; found = json.load(open("/etc/trainyard/registry/people/%s.json"))["auths"]; '
@@ -113,7 +116,9 @@ class Site:
         )
 
     def secrets(self):
-        """Write all passwords, and what logins are made of, to a file for grep, and return its path. No command line has one: sudo would log it."""
+        """Write all passwords, and what logins are made of, to a file for grep, and return its
+        path. No command line has one: sudo would log it.
+        """
         program = (
             "import base64, json, os\n"
             "logins = json.load(open('/etc/trainyard/registry/tokens.json'))\n"

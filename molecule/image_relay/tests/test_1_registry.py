@@ -1,4 +1,6 @@
-"""The registry: who may read and write, what other people of its host can reach, and what was relayed."""
+"""The registry: who may read and write, what other people of its host can reach, and what was
+relayed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_the_registry_itself_tells_403(site):
 
 
 def test_images_of_other_groups_can_be_private(site):
-    """bob reads alice's images as long as they share no group, or everyone reads all. A layer of hers is not linked into his repository."""
+    """bob reads alice's images as long as they share no group, or everyone reads all.
+
+    A layer of hers is not linked into his repository.
+    """
     site.push("alice", "alice/secret:1")
     alone = [{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}]
     layer = json.loads(
@@ -281,7 +286,9 @@ def completed(site):
 
 
 def test_programs_of_a_completed_image_were_not_root(site, completed):
-    """Its root was an ID of the host that no account has. In the image, files belong to its root."""
+    """Its root was an ID of the host that no account has. In the image, files belong to its
+    root.
+    """
     inside, outside, count = map(
         int, site.on(site.other, "cat %s/root/etc/who-completed" % completed).out.split()
     )

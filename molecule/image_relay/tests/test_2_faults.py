@@ -1,4 +1,6 @@
-"""Further runs: nothing to do, refusals before anything changes, registries that fail, limits, and the removal."""
+"""Further runs: nothing to do, refusals before anything changes, registries that fail, limits, and
+the removal.
+"""
 
 from __future__ import annotations
 
@@ -306,7 +308,10 @@ openssl x509 -req -in site.csr -CA authority.crt -CAkey authority.key -set_seria
 
 
 def test_a_certificate_of_the_site(site):
-    """Hosts trust its authority instead of the role's. A renewed one is loaded by the next run, without a restart."""
+    """Hosts trust its authority instead of the role's.
+
+    A renewed one is loaded by the next run, without a restart.
+    """
     seen = (
         "openssl s_client -connect %s -CAfile /etc/containers/certs.d/%s/ca.crt < /dev/null 2>&1 | tee /srv/seen | openssl x509 -noout -serial; "
         "grep --quiet 'Verify return code: 0' /srv/seen && echo verified" % (REGISTRY, REGISTRY)
@@ -398,7 +403,9 @@ def test_a_run_that_stops_before_the_reload(site):
 
 
 def test_an_image_with_another_source_that_leaves_the_list(site):
-    """The same digest is not copied again, the new source is known, and the tag goes when it is old."""
+    """The same digest is not copied again, the new source is known, and the tag goes when it is
+    old.
+    """
     recorded = (
         "python3 -c 'import json; print(*sorted(json.load(open(\"/srv/relay/relayed.json\"))))'"
     )

@@ -1,4 +1,6 @@
-"""A host with an InfiniBand card and a RoCE card: what the role installs and keeps, and what teardown leaves."""
+"""A host with an InfiniBand card and a RoCE card: what the role installs and keeps, and what
+teardown leaves.
+"""
 
 from __future__ import annotations
 

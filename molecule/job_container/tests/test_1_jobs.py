@@ -278,7 +278,10 @@ def test_health_misses_a_gpu(host):
 
 
 def test_the_number_of_slurm_is_a_position(host):
-    """Devices 0, 1 and 3, of which 1 is of another model and the last one of Slurm's list. Without the list nobody can know that."""
+    """Devices 0, 1 and 3, of which 1 is of another model and the last one of Slurm's list.
+
+    Without the list nobody can know that.
+    """
     change = "import json; told = json.load(open('%s')); told['gpus']%s; json.dump(told, open('%s', 'w'))"
     write = "python3 -c " + shlex.quote(change % (CONFIG, "['positions'] = [0, 3, 1]", CONFIG))
     forget = "python3 -c " + shlex.quote(change % (CONFIG, ".pop('positions')", CONFIG))
@@ -302,7 +305,10 @@ def test_the_number_of_slurm_is_a_position(host):
 
 
 def test_ranks_of_mindspore(host):
-    """One for each device of the job. The image has no MindSpore, so there is no msrun, and the program of ranks is that of the host."""
+    """One for each device of the job.
+
+    The image has no MindSpore, so there is no msrun, and the program of ranks is that of the host.
+    """
     host.run_expect([0], "cat > /data1/share/table-$(hostname).py << 'END'\n%s\nEND" % TABLE)
     launch = "python3 /data1/share/table-$(cat /proc/sys/kernel/hostname).py && exec trainyard-launch mindspore --folder=/tmp --rank-table=/tmp/table sh -c "
     with Job(host, 114, gpus="1,3") as job:

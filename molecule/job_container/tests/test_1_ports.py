@@ -1,4 +1,5 @@
-"""Ports of jobs: alice's job of two hosts, whose first worker listens on job-container-b, and bob, who tries to reach it.
+"""Ports of jobs: alice's job of two hosts, whose first worker listens on job-container-b, and bob,
+who tries to reach it.
 
 job-container-a is a login host, too. Nobody logs in on job-container-b.
 """
@@ -91,7 +92,9 @@ def ports(host, number):
 
 
 def is_open_for_its_person_only(host, head, port, kind="tcp"):
-    """The second worker on the other host, and connections on the own host, by its address and by loopback."""
+    """The second worker on the other host, and connections on the own host, by its address and by
+    loopback.
+    """
     assert answer(head, "alice", port, kind=kind) == "hello"
     for address in (ADDRESS, "127.0.0.1"):
         assert answer(host, "alice", port, address, kind) == "hello"
@@ -177,7 +180,10 @@ def test_other_ports_are_closed_to_people_without_a_job_on_the_host(host, head, 
 
 @contextlib.contextmanager
 def unknown_network(host, head):
-    """A third network of both hosts, of which no table knows. Both have an address of the link, too."""
+    """A third network of both hosts, of which no table knows.
+
+    Both have an address of the link, too.
+    """
     commands = [
         "ip address %%s 10.99.102.%d/24 dev eth0",
         "ip address %%s fd00:99::%d/64 dev eth0 nodad",
@@ -226,7 +232,10 @@ def test_no_address_of_a_host_leads_past_its_table(host, head):
 
 @pytest.mark.parametrize("uid", [60001, 64999, 65533, 65536, 99999])
 def test_ids_outside_of_the_usual_ranges_are_judged(host, head, uid):
-    """Accounts of a directory have them. Of these, only the one of slurm is an account of the system."""
+    """Accounts of a directory have them.
+
+    Of these, only the one of slurm is an account of the system.
+    """
     client = "setpriv --reuid=%d --clear-groups python3 -c %s %s %%d tcp" % (
         uid,
         shlex.quote(CLIENT),

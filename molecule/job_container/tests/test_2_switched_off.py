@@ -1,4 +1,6 @@
-"""Each mechanism of isolation and clean-up is switched off once: the test that asserts it has to fail, and with what it asserts."""
+"""Each mechanism of isolation and clean-up is switched off once: the test that asserts it has to
+fail, and with what it asserts.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ def test_another_image_of_the_name_is_loaded_while_a_job_runs(host, role):
 
 
 def test_a_store_of_an_earlier_release_is_cleaned(host, role):
-    """Its layers are open, with what people would become root by, and nothing is mounted. The next run mounts and cleans it, and the one after changes nothing."""
+    """Its layers are open, with what people would become root by, and nothing is mounted.
+
+    The next run mounts and cleans it, and the one after changes nothing.
+    """
     store = STORAGE + "/images"
     program = in_store(host, "usr/bin/who-am-i")
     host.run_expect(
@@ -84,7 +87,9 @@ def test_a_table_that_somebody_has_emptied_is_drift_and_comes_back(host, role):
 
 
 def test_refresh_leaves_one_description_of_the_gpus(host, role):
-    """As playbook upgrade does after it has installed or removed a container toolkit, which describes them, too."""
+    """As playbook upgrade does after it has installed or removed a container toolkit, which
+    describes them, too.
+    """
     own = host.file(OWN_CDI).content_string
     host.run_expect([0], "cp %s %s" % (OWN_CDI, OTHER_CDI))
     assert role(tasks="refresh").changed == 1 and not host.file(OWN_CDI).exists

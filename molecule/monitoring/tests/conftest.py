@@ -118,7 +118,10 @@ class Receivers:
         )
 
     def told(self, alert, host="", **labels):
-        """The labels of an alert, and the receivers of a mail with it, if both have arrived. Hosts in containers have other alerts, too."""
+        """The labels of an alert, and the receivers of a mail with it, if both have arrived.
+
+        Hosts in containers have other alerts, too.
+        """
         text = self.host.host.run("cat /root/received").stdout
         lines = [json.loads(line) for line in text.splitlines()]
         labels.update({"alertname": alert, **({"instance": host} if host else {})})

@@ -1,6 +1,8 @@
-"""Run by a person on a host: prints as JSON what that person gets of metrics, alerts, keys and settings.
+"""Run by a person on a host: prints as JSON what that person gets of metrics, alerts, keys and
+settings.
 
-intruder.py HOST:PORT...: the ports are tried without a certificate, with one that the person has made, and without TLS.
+intruder.py HOST:PORT...: the ports are tried without a certificate, with one that the person has
+made, and without TLS.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ def files() -> list[str]:
 
 
 def processes() -> list[str]:
-    """Return what the person can read of the daemons' processes: their variables, and the files that they have opened."""
+    """Return what the person can read of the daemons' processes: their variables, and the files
+    that they have opened.
+    """
     found = []
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, KeyError):

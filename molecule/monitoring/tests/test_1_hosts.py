@@ -28,7 +28,9 @@ def test_nobody_else_does(front, other, certificate):
 
 
 def test_a_person_reads_nothing(front, other):
-    """With a shell on the host of Prometheus and without one, by ports, sockets, files, processes and the log."""
+    """With a shell on the host of Prometheus and without one, by ports, sockets, files, processes
+    and the log.
+    """
     for host in (front, other):
         assert host.intrude("alice") == {
             "answers": [],

@@ -1,4 +1,6 @@
-"""Prometheus reads all hosts and their GPUs, closed to everybody else, and alerts of real faults reach a webhook and a mailbox."""
+"""Prometheus reads all hosts and their GPUs, closed to everybody else, and alerts of real faults
+reach a webhook and a mailbox.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_a_new_certificate_needs_no_restart(front, other, playbook):
 
 
 def test_verify_and_drift(front, playbook):
-    """verify knows the metrics, and writes its own verdict for them. drift finds what somebody has changed."""
+    """verify knows the metrics, and writes its own verdict for them. drift finds what somebody has
+    changed.
+    """
     playbook("verify.yml")
     report = front.run("cat /var/lib/trainyard/metrics/verify/verify.prom")
     for check in ("metrics-up", "metrics-fresh", "metrics-closed", "alerts-path"):

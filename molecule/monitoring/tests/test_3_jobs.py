@@ -1,4 +1,6 @@
-"""The cluster gets Slurm: the job of each GPU, its use in AdminComment, playbook usage, jobs without use, and a drained node."""
+"""The cluster gets Slurm: the job of each GPU, its use in AdminComment, playbook usage, jobs
+without use, and a drained node.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def queue(front, playbook):
 
 @pytest.fixture(scope="module")
 def pair(other, queue, wait):
-    """Two jobs on two GPUs each. The one of alice uses the first of its GPUs, the one of bob none."""
+    """Two jobs on two GPUs each. The one of alice uses the first of its GPUs, the one of
+    bob none.
+    """
     other.gpus(busy=[0])
     return queue.pair(wait)
 

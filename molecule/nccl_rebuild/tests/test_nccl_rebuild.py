@@ -95,7 +95,9 @@ def test_two_ranks_reduce_with_it(in_image):
 
 
 def test_nccl_tests_are_built_with_the_same_nccl(in_image):
-    """Started by name, as mpirun does on another host. The base has no mpirun, so they have no MPI."""
+    """Started by name, as mpirun does on another host. The base has no mpirun, so they have
+    no MPI.
+    """
     assert in_image("all_reduce_perf") == "headers=22809 library=22809 ranks=0"
     assert in_image("command -v sendrecv_perf").startswith("/usr/local/lib/trainyard/bin/")
     # Of the build tools only the mount points of BuildKit are left.

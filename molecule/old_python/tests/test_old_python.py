@@ -1,4 +1,6 @@
-"""The finished image: Horovod compiled with Python 3.6, and NCCL in the exact version from NVIDIA's repository for Ubuntu 18.04."""
+"""The finished image: Horovod compiled with Python 3.6, and NCCL in the exact version from NVIDIA's
+repository for Ubuntu 18.04.
+"""
 
 import base64
 import io
@@ -44,7 +46,9 @@ def test_two_ranks_reduce(in_image):
 
 @pytest.fixture(scope="module", name="beside")
 def fixture_beside():
-    """Return a command that unpacks the examples and the bandwidth job into one folder and changes to it. Nothing is mounted, so the command contains them."""
+    """Return a command that unpacks the examples and the bandwidth job into one folder and changes
+    to it. Nothing is mounted, so the command contains them.
+    """
     root, packed = Path(__file__).parents[3], io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path in (
@@ -144,7 +148,10 @@ def test_nccl_is_of_the_distribution_s_repository_pinned_held_and_recorded(host,
 
 
 def test_the_list_of_before_april_2022_is_gone_and_the_other_is_as_it_was(in_image):
-    """The first would break every apt-get update. The second was only disabled during the build, because it conflicted with the build's own entry."""
+    """The first would break every apt-get update.
+
+    The second was only disabled during the build, because it conflicted with the build's own entry.
+    """
     assert in_image("ls /etc/apt/sources.list.d").split() == ["0000bionic.list", "mirror.list"]
     assert in_image("ls /etc/apt/preferences.d").split() == ["trainyard-nccl"]
     log = in_image("cat /etc/apt/sources.list.d/mirror.list")

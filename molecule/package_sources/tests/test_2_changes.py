@@ -77,7 +77,8 @@ def test_authority_is_withdrawn_by_itself(host, role, scenario):
 
 @pytest.mark.acceptance
 def test_run_that_was_cut_short_is_made_up_for(host, role, scenario):
-    # As after the test before, but the certificate is in its folder and not yet in the system's bundle.
+    # As after the test before, but the certificate is in its folder and not yet in the system's
+    # bundle.
     host.run_expect(
         [0],
         "mv /usr/local/share/ca-certificates /tmp/kept && update-ca-certificates --fresh && mv /tmp/kept /usr/local/share/ca-certificates",

@@ -1,4 +1,6 @@
-"""Break one thing on a host: the playbook reports the problem and the host, nothing else, and passes after the repair. It changes nothing."""
+"""Break one thing on a host: the playbook reports the problem and the host, nothing else, and
+passes after the repair. It changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,8 @@ def test_all_problems_of_all_hosts_come_in_one_message():
     )
 
 
-# The finding is a rule of its own: address-missing in tests/unit/plugins/action/test_judge_hosts.py.
+# The finding is a rule of its own: address-missing in
+# tests/unit/plugins/action/test_judge_hosts.py.
 @pytest.mark.acceptance
 def test_a_network_that_no_host_is_in():
     run = preflight(cluster_network="10.9.8.0/24")
@@ -200,7 +203,8 @@ def test_port_that_someone_else_holds():
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
-# The others of these are refused by the same function: tests/unit/plugins/module_utils/test__daemon_check.py.
+# The others of these are refused by the same function:
+# tests/unit/plugins/module_utils/test__daemon_check.py.
 @pytest.mark.parametrize(
     "content, found",
     [
@@ -235,7 +239,10 @@ DAEMON_JSON = "/etc/docker/daemon.json"
     ],
 )
 def test_daemon_json_that_docker_can_not_read(content, found):
-    """No option is requested, and the engine keeps running. The installed dockerd reports the error."""
+    """No option is requested, and the engine keeps running.
+
+    The installed dockerd reports the error.
+    """
     pid = on(B, "pidof dockerd")
     with broken(
         B,

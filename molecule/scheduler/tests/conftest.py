@@ -149,7 +149,10 @@ class Cluster:
         )
 
     def verify(self, **variables):
-        """What verify.yml finds: the checks of its report by their name and host. These hosts have no training container, so its verdict is never good."""
+        """What verify.yml finds: the checks of its report by their name and host.
+
+        These hosts have no training container, so its verdict is never good.
+        """
         folder = EPHEMERAL / "reports"
         run = self.playbook(
             "verify.yml", verify_report_dir=str(folder), verify_timeout=60, **variables

@@ -1,4 +1,6 @@
-"""Ends with 0 if sshd's PAM lets the user in, else with 9: what sshd asks after it has accepted a key."""
+"""Ends with 0 if sshd's PAM lets the user in, else with 9: what sshd asks after it has accepted a
+key.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import ctypes
 import os
 import sys
 
-# As in sshd: Debian's pam_slurm.so names no library of PAM that it needs, and loads only with PAM's functions in the global scope.
+# As in sshd: Debian's pam_slurm.so names no library of PAM that it needs, and loads only with PAM's
+# functions in the global scope.
 library = ctypes.CDLL("libpam.so.0", mode=ctypes.RTLD_GLOBAL)
 function = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -34,5 +37,6 @@ if child == 0:
         # An error of this program is 8, never 1.
         os._exit(code)
 code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-# Slurm's library of 24.11 ends the process with 1 where no daemon answers. That would be sshd's process, and the user is not in.
+# Slurm's library of 24.11 ends the process with 1 where no daemon answers. That would be sshd's
+# process, and the user is not in.
 sys.exit(9 if code == 1 else code)

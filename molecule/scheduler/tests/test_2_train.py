@@ -1,4 +1,7 @@
-"""Jobs of role train in the queue: the real runner and the real salloc. The rank is a sleep, because these hosts have no training container."""
+"""Jobs of role train in the queue: the real runner and the real salloc.
+
+The rank is a sleep, because these hosts have no training container.
+"""
 
 from __future__ import annotations
 

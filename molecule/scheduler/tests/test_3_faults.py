@@ -1,4 +1,7 @@
-"""What breaks: keys, the database, settings. Jobs go on, an error says what to do, and the next run repairs it."""
+"""What breaks: keys, the database, settings.
+
+Jobs go on, an error says what to do, and the next run repairs it.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +155,8 @@ def test_clocks_that_differ(cluster):
     try:
         found = cluster.verify(verify_measure_bandwidth=False)
     finally:
-        # slurmd registers when it starts. The controller asks a node that is down only every few minutes.
+        # slurmd registers when it starts. The controller asks a node that is down only every few
+        # minutes.
         cluster.on(
             cluster.peer,
             "rm -r %s %s && systemctl daemon-reload && systemctl restart munge slurmd"

@@ -1,4 +1,7 @@
-"""verify.yml on a scheduled cluster: a job of a person on each node finds what is wrong with it. Nothing of it is left, and it never runs beside jobs."""
+"""verify.yml on a scheduled cluster: a job of a person on each node finds what is wrong with it.
+
+Nothing of it is left, and it never runs beside jobs.
+"""
 
 from __future__ import annotations
 

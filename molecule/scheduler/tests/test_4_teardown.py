@@ -1,4 +1,6 @@
-"""teardown.yml removes Slurm, its people, keys and database, and leaves the hosts as they were before the first run."""
+"""teardown.yml removes Slurm, its people, keys and database, and leaves the hosts as they were
+before the first run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def test_nothing_is_left(cluster):
         )
     assert found == {}
     if cluster.has_site_services:
-        # Its server has its own settings again: InnoDB's default. The munge keys are among the files that were compared.
+        # Its server has its own settings again: InnoDB's default. The munge keys are among the
+        # files that were compared.
         assert (
             cluster.sql("SELECT word FROM site.kept") == "kept"
             and cluster.sql("SELECT @@innodb_buffer_pool_size") == "134217728"

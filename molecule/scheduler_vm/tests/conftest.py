@@ -34,7 +34,8 @@ class Cluster(VirtualCluster):
     def __init__(self):
         super().__init__("svm", "172.30.103.0/24", ROOT / ".cache/scheduler_vm/state")
         self.state = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
-        # The first host of VirtualCluster serves the share. Jobs of these tests run on the other one.
+        # The first host of VirtualCluster serves the share. Jobs of these tests run on the other
+        # one.
         self.inventory = ROOT / ".cache/scheduler_vm/inventory"
 
     def play(self, name, **variables):
@@ -146,7 +147,9 @@ class Cluster(VirtualCluster):
         )
 
     def left(self, person, host=None):
-        """What is left of a person's jobs on a host: processes, files, mounts and control groups."""
+        """What is left of a person's jobs on a host: processes, files, mounts and control
+        groups.
+        """
         return self.on(
             host or self.peer,
             """

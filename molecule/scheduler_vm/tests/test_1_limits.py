@@ -115,7 +115,8 @@ def test_a_job_that_takes_too_much_memory_ends_alone(cluster):
         and cluster.boot_id(cluster.peer) == former
         and cluster.node(cluster.peer) in ("mixed", "allocated")
     )
-    # What is in /dev/shm counts as the job's memory. With a size near the memory, podman's own share decides, and the kernel may read its pages again forever.
+    # What is in /dev/shm counts as the job's memory. With a size near the memory, podman's own
+    # share decides, and the kernel may read its pages again forever.
     contained = cluster.in_container(
         "anna",
         "cat /dev/zero > /dev/shm/full && echo survived",

@@ -21,7 +21,8 @@ def isolation(cluster, name):
     These hosts have no training container, so the verdict of the whole is never good.
     """
     folder = cluster.state / name
-    # The inventory of virtual hosts switches jobs of verify off, because bandwidths mean nothing there.
+    # The inventory of virtual hosts switches jobs of verify off, because bandwidths mean nothing
+    # there.
     run = cluster.play(
         "verify.yml",
         verify_report_dir=str(folder),

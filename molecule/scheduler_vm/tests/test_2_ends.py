@@ -1,4 +1,6 @@
-"""How a job ends, and what is left of it: programs that are killed, a process that cannot be killed, and a node that loses its power."""
+"""How a job ends, and what is left of it: programs that are killed, a process that cannot be
+killed, and a node that loses its power.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def _idle(cluster):
 
 
 def begun(cluster, *options):
-    """A job in a container that has started, and which uses all but one of the GPUs so that the next one gets one of its."""
+    """A job in a container that has started, and which uses all but one of the GPUs so that the
+    next one gets one of its.
+    """
     script = (
         "touch /dev/shm/of-the-job /tmp/of-the-job; (setsid sleep 903 &); exec srun trainyard-run %s -- sh -c '%s'"
         % (IMAGE, LEAVES)
@@ -73,7 +77,8 @@ def test_a_job_whose_slurmstepd_was_killed_keeps_its_gpus_until_nothing_is_left(
     found = ids(cluster, r"^slurmstepd: \[%s\." % first)
     assert len(found) == 3, "expected batch, extern and 0"
     cluster.on(cluster.peer, "kill -9 " + " ".join(found))
-    # slurmctld notices at the next registration of the node only, which may be half an hour later. The processes run until then, and hold the GPUs.
+    # slurmctld notices at the next registration of the node only, which may be half an hour later.
+    # The processes run until then, and hold the GPUs.
     assert (
         ids(cluster, "sleep 90[123]")
         and cluster.job(first)[0] == "RUNNING"
@@ -96,8 +101,9 @@ def test_a_process_that_cannot_be_killed_drains_the_node(cluster):
             "the node is drained", 300, lambda: cluster.node(cluster.peer).startswith("drain")
         )
         assert cluster.job(second)[0] == "PENDING"
-        # Slurm says that the kill has failed. The health program has the reason of the epilog, which
-        # fails some time later. Until then it holds its note, which says that it has not ended.
+        # Slurm says that the kill has failed. The health program has the reason of the epilog,
+        # which fails some time later. Until then it holds its note, which says that it has not
+        # ended.
         note = "cat /run/trainyard/epilog.failed/" + first
         cluster.wait(
             "the epilog has failed",

@@ -1,4 +1,6 @@
-"""What people get outside of their jobs: no GPU, no process that outlives a job, and no memory that the services of a login host need."""
+"""What people get outside of their jobs: no GPU, no process that outlives a job, and no memory that
+the services of a login host need.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_cron_and_at_start_nothing_for_people(cluster, command):
 
 
 def test_nothing_that_was_planned_before_outlives_the_last_job(cluster):
-    """A crontab from before the first run is the person's: it stays, the run warns, and its processes end with the next job."""
+    """A crontab from before the first run is the person's: it stays, the run warns, and its
+    processes end with the next job.
+    """
     tab = "/var/spool/cron/crontabs/anna"
     cluster.on(
         cluster.peer,

@@ -14,7 +14,8 @@ def test_nothing_is_left(cluster):
         assert (
             cluster.on(host, "pgrep --list-full 'slurm|munge|mariadb|sleep'", check=False).out == ""
         )
-    # The folder of people's files is kept. pytest shows five entries of a dict only. A host that was booted with podman has /var/lib/cni.
+    # The folder of people's files is kept. pytest shows five entries of a dict only. A host that
+    # was booted with podman has /var/lib/cni.
     assert found == {"%s: state: path /data1/share" % cluster.head: "was None, is present"}, (
         "\n".join("%s: %s" % pair for pair in sorted(found.items()))
     )

@@ -1,7 +1,10 @@
-"""On the tests' hosts: keep the bytecode of Ansible's modules, which Python otherwise compiles again in each module run.
+"""On the tests' hosts: keep the bytecode of Ansible's modules, which Python otherwise compiles
+again in each module run.
 
-Ansible sends a module as a zip archive of sources, and Python keeps no bytecode for archives. To compile it is half of the CPU time of a module run.
-module_bytecode.pth calls this when Python starts. Only scenarios' hosts have it: seconds are judged without it (molecule/cluster/tests/test_5_seconds.py).
+Ansible sends a module as a zip archive of sources, and Python keeps no bytecode for archives. To
+compile it is half of the CPU time of a module run. module_bytecode.pth calls this when Python
+starts. Only scenarios' hosts have it: seconds are judged without it
+(molecule/cluster/tests/test_5_seconds.py).
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ FOLDER = "/run/module_bytecode"
 
 
 def keep(folder=FOLDER, writer=0):
-    """Keep it in a folder. Only one user writes there, so that nobody gets another's bytecode executed."""
+    """Keep it in a folder.
+
+    Only one user writes there, so that nobody gets another's bytecode executed.
+    """
     import _imp
     import marshal
     import zipimport

@@ -1,4 +1,6 @@
-"""People log in with their keys on the login host: by ssh from the controller, to the address of the host."""
+"""People log in with their keys on the login host: by ssh from the controller, to the address of
+the host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Users and groups with their folders: the same accounts on every host, and no access to other users' folders."""
+"""Users and groups with their folders: the same accounts on every host, and no access to other
+users' folders.
+"""
 
 from __future__ import annotations
 

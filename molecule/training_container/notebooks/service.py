@@ -1,6 +1,9 @@
-"""A stand-in for a program that serves: NAME ADDRESS PORT [token=FILE] [certificate=FILE key=FILE]. It logs what it is asked, as old releases of Jupyter do.
+"""A stand-in for a program that serves: NAME ADDRESS PORT [token=FILE] [certificate=FILE key=FILE].
 
-With a token it gives the files of its folder to those who have it, as Jupyter's interface does. Without one it says its name and process.
+It logs what it is asked, as old releases of Jupyter do.
+
+With a token it gives the files of its folder to those who have it, as Jupyter's interface does.
+Without one it says its name and process.
 """
 
 import http.server

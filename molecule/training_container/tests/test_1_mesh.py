@@ -1,4 +1,6 @@
-"""Role training_sshd: every container logs in to every other with a key and with host keys checked, and no other client can log in."""
+"""Role training_sshd: every container logs in to every other with a key and with host keys checked,
+and no other client can log in.
+"""
 
 import contextlib
 import json

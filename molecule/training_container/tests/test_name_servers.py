@@ -41,7 +41,8 @@ def test_name_servers_reach_builds_and_the_running_container(host, role):
         "getent hosts only-here.site.example",
         "docker inspect --format '{{.Id}} {{.State.StartedAt}}' " + NAME,
     )
-    # The side effects may leave a container with other settings, and prepare has configured package sources and certificates that these calls do not set.
+    # The side effects may leave a container with other settings, and prepare has configured package
+    # sources and certificates that these calls do not set.
     assert role(of="package_sources").code == 0
     assert role().code == 0
     before = host.check_output(started)

@@ -1,4 +1,7 @@
-"""Services of the container: with a token and without, killed, refused, removed. A token is read on the host only, because sudo logs command lines."""
+"""Services of the container: with a token and without, killed, refused, removed.
+
+A token is read on the host only, because sudo logs command lines.
+"""
 
 from __future__ import annotations
 

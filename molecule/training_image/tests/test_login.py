@@ -1,4 +1,7 @@
-"""A registry of the site with a password: Debian's docker-registry with htpasswd and TLS. The role pulls the base and removes the password."""
+"""A registry of the site with a password: Debian's docker-registry with htpasswd and TLS.
+
+The role pulls the base and removes the password.
+"""
 
 from __future__ import annotations
 

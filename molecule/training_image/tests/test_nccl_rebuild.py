@@ -1,7 +1,9 @@
-"""A base like NVIDIA's, whose Horovod has MPI but no NCCL: the role detects this, installs and holds the NCCL packages, and compiles Horovod with both.
+"""A base like NVIDIA's, whose Horovod has MPI but no NCCL: the role detects this, installs and
+holds the NCCL packages, and compiles Horovod with both.
 
-Real are Docker's build, apt and its signatures, MPI, pip, the compiler and what it links. Stand-ins are PyTorch, nvcc, what is in NCCL's packages, and Horovod's
-source, which takes Horovod's variables. Scenario nccl_rebuild has Horovod itself.
+Real are Docker's build, apt and its signatures, MPI, pip, the compiler and what it links. Stand-ins
+are PyTorch, nvcc, what is in NCCL's packages, and Horovod's source, which takes Horovod's
+variables. Scenario nccl_rebuild has Horovod itself.
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ SECRETS = [
 
 
 def on(host, letter):
-    """Return whether a test of one host runs on that host. Both names are known, so that no test is skipped unnoticed."""
+    """Return whether a test of one host runs on that host.
+
+    Both names are known, so that no test is skipped unnoticed.
+    """
     return {"training-image-a": "a", "training-image-b": "b"}[host.backend.get_hostname()] == letter
 
 

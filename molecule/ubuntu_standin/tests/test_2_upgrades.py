@@ -17,7 +17,10 @@ NEW_LIBC = (
 
 @pytest.fixture
 def services(host):
-    """A unit of the collection and one of the site, both with an old libc. Returns what reads their processes."""
+    """A unit of the collection and one of the site, both with an old libc.
+
+    Returns what reads their processes.
+    """
     units = ("trainyard-training", "site")
     for unit in units:
         host.run_expect([0], f"printf '%s' '{SERVICE}' > /etc/systemd/system/{unit}.service")

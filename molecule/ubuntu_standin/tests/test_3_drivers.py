@@ -1,4 +1,6 @@
-"""Branches of the archive that are empty, and the driver of NVIDIA's repository, which has Ubuntu's maintainer, too."""
+"""Branches of the archive that are empty, and the driver of NVIDIA's repository, which has Ubuntu's
+maintainer, too.
+"""
 
 from __future__ import annotations
 

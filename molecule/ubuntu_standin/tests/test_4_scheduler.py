@@ -1,4 +1,7 @@
-"""Slurm with the names and versions of both releases. Only in make acceptance: mariadb and Slurm are 200 packages more."""
+"""Slurm with the names and versions of both releases.
+
+Only in make acceptance: mariadb and Slurm are 200 packages more.
+"""
 
 from __future__ import annotations
 

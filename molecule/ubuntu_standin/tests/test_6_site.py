@@ -1,7 +1,9 @@
-"""The whole of playbook site: on three hosts that say they are Ubuntu 24.04 and 22.04, with NVIDIA's driver and training, and on the two of 24.04 with Ubuntu's
-driver, Slurm and jobs in containers. Then teardown.
+"""The whole of playbook site: on three hosts that say they are Ubuntu 24.04 and 22.04, with
+NVIDIA's driver and training, and on the two of 24.04 with Ubuntu's driver, Slurm and jobs in
+containers. Then teardown.
 
-No GPU is here. One is on the PCI bus, its driver's nvidia-smi replays what a real H100 has answered, and the training runs on CPUs.
+No GPU is here. One is on the PCI bus, its driver's nvidia-smi replays what a real H100 has
+answered, and the training runs on CPUs.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def on(host, command, text=None):
 
 @pytest.fixture(scope="module", autouse=True)
 def answering_gpu(security_updates):
-    """The GPU that prepare.yml has put on the bus has a device node and answers. No module is loaded: a mount below /proc would stop rootless containers."""
+    """The GPU that prepare.yml has put on the bus has a device node and answers.
+
+    No module is loaded: a mount below /proc would stop rootless containers.
+    """
     answer = ANSWER.read_text(encoding="utf-8").replace("00000000:00:06.0", "00000000:01:00.0")
     for host in HOSTS:
         on(host, "rm --force /dev/nvidia[1-9]; mkdir --parents /etc/vendor-fixtures/nvidia-smi")

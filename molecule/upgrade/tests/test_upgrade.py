@@ -1,4 +1,6 @@
-"""The upgrade stops at the first host that fails; the rollback; and the output of playbook drift in between."""
+"""The upgrade stops at the first host that fails; the rollback; and the output of playbook drift in
+between.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Folders and quotas of users that need a separate kernel: on a server that squashes root, and on a disk with quotas."""
+"""Folders and quotas of users that need a separate kernel: on a server that squashes root, and on a
+disk with quotas.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ RECORD = "/var/lib/trainyard/placed.d/test.json"
 
 
 def test_a_nas_that_squashes_root(cluster):
-    """For the client the server is a NAS with an export outside the inventory. Folders of its administrator are accepted, and users create their own."""
+    """For the client the server is a NAS with an export outside the inventory.
+
+    Folders of its administrator are accepted, and users create their own.
+    """
     export = "/data1/nas %s(rw,sync,no_subtree_check,root_squash)" % cluster.address[cluster.client]
     cluster.on(
         cluster.server,
@@ -66,7 +71,9 @@ def test_a_nas_that_squashes_root(cluster):
 
 
 def test_a_limit_that_the_kernel_keeps(cluster):
-    """In CI without the roles and with unpacked tools, because emulated machines install packages slowly. test_3_faults.py has the complete test."""
+    """In CI without the roles and with unpacked tools, because emulated machines install packages
+    slowly. test_3_faults.py has the complete test.
+    """
     cluster.on(
         cluster.server,
         "set -e; cd /srv; apt-get download quota; dpkg --extract quota_*.deb quota; ln -s /srv/quota/usr/sbin/*quota /usr/local/sbin/",
@@ -91,7 +98,9 @@ def test_a_limit_that_the_kernel_keeps(cluster):
 
 
 def test_what_people_write_below_the_share_is_theirs(cluster):
-    """The umask of a person counts, and root of another host, who is user 65534 on the server, reads nothing. The share itself stays open for it."""
+    """The umask of a person counts, and root of another host, who is user 65534 on the server,
+    reads nothing. The share itself stays open for it.
+    """
     tree, as_anna = SHARE + "/people", "setpriv --reuid 2001 --regid 2001 --clear-groups sh -c "
     as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups "
     # As an earlier release has left it, with a file.

@@ -30,8 +30,11 @@ def test_client_rebooted(cluster):
 
 
 def test_server_killed_in_the_middle_of_a_write(cluster):
-    """The host's process gets SIGKILL, so the data in the memory of the server's kernel is lost. Flushed data stays in this machine's memory. This verifies that
-    the server acknowledges nothing before it has flushed it, but not that a disk keeps flushed data."""
+    """The host's process gets SIGKILL, so the data in the memory of the server's kernel is lost.
+
+    Flushed data stays in this machine's memory. This verifies that the server acknowledges nothing
+    before it has flushed it, but not that a disk keeps flushed data.
+    """
     cluster.start_writer(cluster.client, "%s/lines" % SHARE, LINES)
     former = cluster.boot_id(cluster.server)
     cluster.power(cluster.server, "off")

@@ -1,4 +1,6 @@
-"""The other faults, and control tests that must lose data or fail, which show that the tests detect faults."""
+"""The other faults, and control tests that must lose data or fail, which show that the tests detect
+faults.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,8 @@ def test_link_cut_for_a_minute(cluster):
 
 
 def test_control_a_soft_mount_loses_lines_in_the_same_cut(cluster):
-    # Another minor version gives it a separate connection. On the hard mount's connection it would wait as long as that one.
+    # Another minor version gives it a separate connection. On the hard mount's connection it would
+    # wait as long as that one.
     cluster.on(
         cluster.client,
         "mkdir -p /mnt/soft && mount -t nfs -o vers=4.1,soft,timeo=20,retrans=1 %s:%s /mnt/soft"
@@ -233,7 +236,9 @@ def test_both_started_at_once_and_the_server_slower(cluster):
 
 
 def test_a_server_outside_by_automount_then_ones_own_by_fstab(cluster):
-    """Both hosts mount the share from a server outside the inventory: one of them, under the name of a NAS, with an export of the site."""
+    """Both hosts mount the share from a server outside the inventory: one of them, under the name
+    of a NAS, with an export of the site.
+    """
     outside = {
         "nfs_client_mounts": [
             {
@@ -355,7 +360,8 @@ def test_people_and_groups(cluster):
     )
     # A quota that was changed since is left alone.
     cluster.on(cluster.server, "setquota --user 2001 0 70000 0 0 /data1")
-    # No longer configured, but in use: neither the mount nor the export is removed, because data that is not written yet would be lost.
+    # No longer configured, but in use: neither the mount nor the export is removed, because data
+    # that is not written yet would be lost.
     cluster.on(
         cluster.client,
         "systemd-run --quiet --collect --uid=anna --unit=holder sh -c 'exec 3> /data1/user/anna/held; echo held >&3; sleep 1000'",
@@ -393,7 +399,9 @@ def test_people_and_groups(cluster):
 
 
 def test_what_is_refused_before_anything_changes(cluster):
-    """A selection. tests/unit/plugins/action/test_judge_input.py has all checks of the controller."""
+    """A selection. tests/unit/plugins/action/test_judge_input.py has all checks of the
+    controller.
+    """
     for variables, said in (
         ({"cluster_share_path": "data1/share"}, "cluster_share_path"),
         ({"cluster_share_path": "/"}, "cluster_share_path"),

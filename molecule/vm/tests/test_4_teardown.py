@@ -1,4 +1,7 @@
-"""teardown.yml removes only what the collection installed: compares two snapshots of each host. Then another firewall, on clean hosts."""
+"""teardown.yml removes only what the collection installed: compares two snapshots of each host.
+
+Then another firewall, on clean hosts.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ def test_nothing_is_left(cluster):
 
 
 def test_firewalld_too_is_open_for_the_clients_alone(cluster):
-    """Last, because it leaves packages on the server. Before the run, a firewalld without a rule for NFS blocks the client."""
+    """Last, because it leaves packages on the server.
+
+    Before the run, a firewalld without a rule for NFS blocks the client.
+    """
     reach = "timeout 10 bash -c '< /dev/tcp/%s/2049'" % cluster.address[cluster.server]
     cluster.on(
         cluster.server,

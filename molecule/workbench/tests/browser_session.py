@@ -1,4 +1,7 @@
-"""A browser without a page: cookies, forms, the hub's API, and the websocket of a kernel. Python's standard library only."""
+"""A browser without a page: cookies, forms, the hub's API, and the websocket of a kernel.
+
+Python's standard library only.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from types import SimpleNamespace
 
 
 def lead(name, address):
-    """Lead a name and all names below it to an address, in this process: the wildcard that a site has in DNS."""
+    """Lead a name and all names below it to an address, in this process: the wildcard that a site
+    has in DNS.
+    """
     usual = socket.getaddrinfo
 
     def found(host, *more, **others):
@@ -32,7 +37,9 @@ def lead(name, address):
 
 
 def origin(url, names, path):
-    """Return the address of the host that has a path: with a name for each person, their instances and services of the hub have a host of their own."""
+    """Return the address of the host that has a path: with a name for each person, their instances
+    and services of the hub have a host of their own.
+    """
     found = re.match(r"/(user|services)/([^/?]+)", path) if names else None
     if not found:
         return url
@@ -87,7 +94,9 @@ class Session:
         return origin(self.url, self.names, path)
 
     def log_in(self, link):
-        """Do what the page does with a link: its part after # is in the body of a form, never in an address."""
+        """Do what the page does with a link: its part after # is in the body of a form, never in an
+        address.
+        """
         return self.post_token(link.strip().partition("#")[2])
 
     def post_token(self, token):

@@ -78,7 +78,9 @@ class Cluster:
         return done.text
 
     def nothing_left(self, *people):
-        """Nothing of any job is left: in the queue, of the GPUs and hosts, among the processes of these people, and of containers."""
+        """Nothing of any job is left: in the queue, of the GPUs and hosts, among the processes of
+        these people, and of containers.
+        """
         self.wait(
             "an empty queue", lambda: self.on(self.head, "squeue --all --noheader").out == "", 120
         )

@@ -1,6 +1,8 @@
-"""A provider of OpenID Connect for one client, for a test: python3 oidc_provider.py ADDRESS PORT SECRET FILE
+"""A provider of OpenID Connect for one client, for a test: python3 oidc_provider.py ADDRESS PORT
+SECRET FILE
 
-FILE has the name of the person who logs in. It issues codes (RFC 6749) with proof keys (RFC 7636), and tells the name to who has a token.
+FILE has the name of the person who logs in. It issues codes (RFC 6749) with proof keys (RFC 7636),
+and tells the name to who has a token.
 """
 
 import base64

@@ -1,4 +1,6 @@
-"""A person's jobs from files: the guide's parameter file, logs, results, and what others cannot see."""
+"""A person's jobs from files: the guide's parameter file, logs, results, and what others cannot
+see.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Instances in the browser, over the hub's API: login by link, a kernel and a terminal in the container of a job, and what others cannot open."""
+"""Instances in the browser, over the hub's API: login by link, a kernel and a terminal in the
+container of a job, and what others cannot open.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Hub:
         return origin(self.url, self.names, path)
 
     def rules(self, **others):
-        """How Chromium finds the names: those of the hub, and before them some that lead elsewhere."""
+        """How Chromium finds the names: those of the hub, and before them some that lead
+        elsewhere.
+        """
         name = urlsplit(self.url).hostname
         found = ["MAP %s %s" % pair for pair in others.items()]
         return ",".join(
@@ -169,7 +173,8 @@ def test_a_cell_runs_in_the_container(hub, alice, instance):
     assert (job["name"], job["account"], job["gpus"]) == ("First_1", "vision", 1)
     assert hub.gpus_in_use() == 1
     told = alice.run_cell(instance["url"], LOOK).splitlines()
-    # site/notebook:1 has this program, and no folder /etc/trainyard. Its kernel has nothing of the hub.
+    # site/notebook:1 has this program, and no folder /etc/trainyard. Its kernel has nothing of the
+    # hub.
     assert told == [
         "2101 2101 True ['/dev/nvidia0']",
         "/data1/share/.trainyard/jobs/bob EACCES",
@@ -212,7 +217,8 @@ def test_a_terminal_is_in_the_container(hub, alice, instance):
         while "finished" not in text:
             kind, *rest = json.loads(channel.receive())
             text += rest[0] if kind == "stdout" else ""
-    # A program of the image, whose set-user-ID bit is of no use. On a busy machine the prompt comes after the command.
+    # A program of the image, whose set-user-ID bit is of no use. On a busy machine the prompt comes
+    # after the command.
     assert re.search(r"^(\$ )?2101\r?$", text, re.MULTILINE), text
 
 
@@ -333,7 +339,10 @@ print("looked")
 
 
 def test_the_hub_alone_reaches_the_server(hub, alice, instance):
-    """Neither people on its host, nor any account of another one. Without the firewall they reach it, so this test would see it."""
+    """Neither people on its host, nor any account of another one.
+
+    Without the firewall they reach it, so this test would see it.
+    """
     job = [
         job
         for job in json.loads(hub.cluster.trainyard("alice", "list", "--json").out)
@@ -381,8 +390,9 @@ def test_the_hub_alone_reaches_the_server(hub, alice, instance):
         return {where for where, result in done.items() if not result.code}
 
     assert reached() == {("trainyard-hub", hub.cluster.head)}
-    # nftables.service flushes all tables when it restarts. Here its drop-in removes this one only: Docker has rules for the names of these hosts.
-    # The first restart is a start, because nftables.service does not run on these hosts.
+    # nftables.service flushes all tables when it restarts. Here its drop-in removes this one only:
+    # Docker has rules for the names of these hosts. The first restart is a start, because
+    # nftables.service does not run on these hosts.
     delete = "-/usr/sbin/nft delete table inet trainyard_instances"
     flush = "[Service]\nExecStart=\nExecStart=%s\nExecStop=\nExecReload=\nExecReload=%s\n" % (
         delete,
@@ -434,7 +444,8 @@ def test_a_restart_of_the_hub_cuts_nobody_off(hub, alice, instance):
         )
         try:
             assert channel.execute("print(kept + 1)") == "42\n"
-            # Nobody takes the place of the hub meanwhile, where the proxy would send everybody's cookies and passwords.
+            # Nobody takes the place of the hub meanwhile, where the proxy would send everybody's
+            # cookies and passwords.
             for port in (481, 482, 483):
                 done = hub.cluster.as_person(
                     "bob",
@@ -675,7 +686,8 @@ def test_jobs_in_the_browser(hub):
         == "ssh -o 'ProxyCommand=ssh alice@workbench-a trainyard attach --stdio %s' -o HostKeyAlias=jobs-of-alice alice@job-%s"
         % (long, long)
     )
-    # bob sees nothing of it, and can stop nothing. Without the page's secret nothing is done for alice.
+    # bob sees nothing of it, and can stop nothing. Without the page's secret nothing is done for
+    # alice.
     bob = hub.browser("bob")
     told = bob.ask("/services/jobs/job/" + long)
     assert (

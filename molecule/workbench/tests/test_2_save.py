@@ -1,4 +1,6 @@
-"""An instance is saved as an image: what people install in it is there at the next start on another host, and nothing else of it is."""
+"""An instance is saved as an image: what people install in it is there at the next start on another
+host, and nothing else of it is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ BASE = REGISTRY + "/alice/base:1"
 AUTH = "/etc/trainyard/registry/people/%s.json"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 HERE = Path(__file__).resolve().parents[1]
-# What no image may have, in its configuration or in a file of a layer: the strings of /root/needles, and files with logins.
+# What no image may have, in its configuration or in a file of a layer: the strings of
+# /root/needles, and files with logins.
 SEARCH = """
 import gzip, io, json, sys, tarfile
 needles = [line.encode() for line in open("/root/needles").read().split()]
@@ -130,7 +133,9 @@ def load_base(saver):
 
 
 def forget_base(saver):
-    """Images that people have pulled are theirs, and a later test asks what is left of everything else."""
+    """Images that people have pulled are theirs, and a later test asks what is left of everything
+    else.
+    """
     saver.cluster.on(
         saver.cluster.head,
         "rm -rf /root/apt_image.sh /data1/share/base.tar /data1/share/of-apt.deb /data1/share/of_pip*",
@@ -274,7 +279,9 @@ def test_the_image_has_the_configuration_of_its_base(saver, saved):
 
 
 def test_the_image_has_no_secret(saver, cluster, instance, saved):
-    """Neither the token of the server nor the login for the registry is in the configuration or a layer, in an argument or in a log."""
+    """Neither the token of the server nor the login for the registry is in the configuration or a
+    layer, in an argument or in a log.
+    """
     cluster.on(
         cluster.head,
         "umask 077; { tr '\\0' '\\n' < /proc/$(pgrep -u alice -o -f jupyterhub-singleuser)/environ | "

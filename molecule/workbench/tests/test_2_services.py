@@ -1,4 +1,6 @@
-"""What runs beside a job, and the ways to it: ssh, Jupyter, TensorBoard, copies of results, e-mail."""
+"""What runs beside a job, and the ways to it: ssh, Jupyter, TensorBoard, copies of results,
+e-mail.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def test_only_the_key_of_the_person_opens_it(cluster, job):
 
 @pytest.fixture(name="tunnel", scope="module")
 def _tunnel(cluster, job):
-    """Sockets on alice's computer that lead to Jupyter and TensorBoard, by the commands that `trainyard show` prints."""
+    """Sockets on alice's computer that lead to Jupyter and TensorBoard, by the commands that
+    `trainyard show` prints.
+    """
     for name in ("jupyter", "tensorboard"):
         command = job["ways"][name]["command"]
         port, _colon, rest = command.partition("-L ")[2].partition(":")
@@ -206,7 +210,8 @@ def test_nothing_of_it_is_open_to_others(cluster, job):
     host = job["hosts"][0]
     uid = cluster.on(host, "id -u alice").out.strip()
     # Not one port: containers of all people share the network of the host.
-    # srun has some on the first host of a job, and asks munge who connects. A kernel of ipykernel has one for its children, which drops what has not its ID.
+    # srun has some on the first host of a job, and asks munge who connects. A kernel of ipykernel
+    # has one for its children, which drops what has not its ID.
     listening = cluster.on(
         host, "ss --no-header --listening --tcp --udp --extended --numeric --processes"
     ).out.splitlines()
@@ -318,7 +323,10 @@ def test_tensorboard_alone(cluster):
 
 
 def test_the_launchers_of_guides_find_the_other_workers(cluster):
-    """kind MPIJob: the command runs on worker 0, and ssh with the host file reaches the others. The names are those of Apulis."""
+    """kind MPIJob: the command runs on worker 0, and ssh with the host file reaches the others.
+
+    The names are those of Apulis.
+    """
     number = cluster.submit(
         "alice",
         "name: mpi\nkind: MPIJob\nworker_count: 2\nworker_image: site/tools:1\nenvironment_aliases: dlws\ncommand: |\n"

@@ -1,6 +1,8 @@
-"""A person in a real browser: a link, an instance with a GPU, a notebook, TensorBoard, VS Code, the end, a job; and what a second person sees of it.
+"""A person in a real browser: a link, an instance with a GPU, a notebook, TensorBoard, VS Code, the
+end, a job; and what a second person sees of it.
 
-Pictures are in .cache/hub/pictures. Who changes a page looks at them, and copies those of docs/images.
+Pictures are in .cache/hub/pictures. Who changes a page looks at them, and copies those of
+docs/images.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ pytestmark = pytest.mark.acceptance
 ROLE = "jupyterhub"
 __all__ = ["_driver"]
 PICTURES = ROOT / ".cache/hub/pictures"
-# It opens the devices. Those of other jobs are not there. The one of the job has no driver, and the hosts, which are containers, may open none (EPERM). An
-# environment variable alone proves nothing.
+# It opens the devices. Those of other jobs are not there. The one of the job has no driver, and the
+# hosts, which are containers, may open none (EPERM). An environment variable alone proves nothing.
 CELL = """import errno, glob, os
 for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
     try:
@@ -95,7 +97,10 @@ def log_in(browser, link, person):
 
 @pytest.fixture(scope="module", name="alice")
 def _alice(hub, driver):
-    """The browser of alice, who has logged in with a link. Her home has a notebook, a text, the curves of a job, and TensorBoard for the image's Python."""
+    """The browser of alice, who has logged in with a link.
+
+    Her home has a notebook, a text, the curves of a job, and TensorBoard for the image's Python.
+    """
     cluster = hub.cluster
     files = {
         "look.ipynb": json.dumps(NOTEBOOK),
@@ -146,7 +151,10 @@ def test_a_cell_prints_the_gpu_and_the_world_size(alice, instance):
     alice.go(instance + "lab/tree/look.ipynb")
 
     def edits():
-        """While it loads, JupyterLab draws the cell again, which loses the focus. Without a kernel it asks for one."""
+        """While it loads, JupyterLab draws the cell again, which loses the focus.
+
+        Without a kernel it asks for one.
+        """
         alice.click(".jp-Notebook .cm-content")
         return {"Python (container) | Idle", "Mode: Edit"} <= set(
             alice.text("#jp-main-statusbar").splitlines()
@@ -315,7 +323,10 @@ def test_a_job_is_submitted_in_the_form(hub, alice):
 
 
 def test_the_portal_while_a_job_runs(hub, alice):
-    """What changes is seen without a load of the page. Stop asks first, and a copy is edited in the form."""
+    """What changes is seen without a load of the page.
+
+    Stop asks first, and a copy is edited in the form.
+    """
     jobs = hub.origin("/services/jobs/") + "/services/jobs/"
     text = "name: lines\nworker_image: site/tools:1\nworker_memory: 1\ncommand: i=0; while true; do i=$((i+1)); echo line $i; sleep 1; done\n"
     number = hub.cluster.submit("alice", text)
@@ -350,7 +361,10 @@ def test_the_portal_while_a_job_runs(hub, alice):
 
 
 def test_each_page_on_a_phone_and_in_the_dark(hub, alice):
-    """No page is wider than the screen, and none has an error of its policy. The pictures are for people."""
+    """No page is wider than the screen, and none has an error of its policy.
+
+    The pictures are for people.
+    """
     jobs = hub.origin("/services/jobs/") + "/services/jobs/"
     for path in ("", "jobs", "new", "cluster", "usage", "none"):
         name = path or "home"
@@ -375,7 +389,9 @@ def test_each_page_on_a_phone_and_in_the_dark(hub, alice):
 
 @contextlib.contextmanager
 def operator(hub, person):
-    """Give somebody the rights of role slurm_accounts, and the page of role jupyterhub, as monitoring_operators does."""
+    """Give somebody the rights of role slurm_accounts, and the page of role jupyterhub, as
+    monitoring_operators does.
+    """
     head, settings = hub.cluster.head, "/etc/trainyard/hub/hub.json"
     rights = "sacctmgr -i modify user where name=%s set AdminLevel=%s"
     edit = (
@@ -392,7 +408,10 @@ def operator(hub, person):
 
 
 def test_an_operator_drains_and_resumes_a_host(hub, driver, alice):
-    """With the person's own rights in Slurm. Slurm and the log of the portal name the person. Others have no such page."""
+    """With the person's own rights in Slurm.
+
+    Slurm and the log of the portal name the person. Others have no such page.
+    """
     cluster, page = hub.cluster, hub.origin("/services/jobs/") + "/services/jobs/operators"
     number = cluster.submit(
         "alice",

@@ -1,4 +1,6 @@
-"""What breaks a job of two workers, for real: `trainyard why`, `trainyard show` and the page of the job name the worker that failed first, and its cause."""
+"""What breaks a job of two workers, for real: `trainyard why`, `trainyard show` and the page of the
+job name the worker that failed first, and its cause.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def _submit(cluster):
 
 
 def is_told(cluster, hub, number, *names):
-    """Worker 1 is named with its cause, by all that a person may ask. Worker 0 is named as a consequence."""
+    """Worker 1 is named with its cause, by all that a person may ask.
+
+    Worker 0 is named as a consequence.
+    """
     job = cluster.ends("alice", number)
     assert job["state"] == "failed", job
     failed = job["result"]["first_failed"]
@@ -88,7 +93,10 @@ def is_told(cluster, hub, number, *names):
 
 @pytest.fixture(name="little_memory")
 def _little_memory(cluster):
-    """The second host may use 400 MiB more than now. Slurm does not limit memory in containers, so the limit is the one of the host."""
+    """The second host may use 400 MiB more than now.
+
+    Slurm does not limit memory in containers, so the limit is the one of the host.
+    """
     used = int(
         cluster.on(
             cluster.peer,
@@ -165,7 +173,9 @@ def test_the_quota_of_the_group_is_full(cluster, hub, submit):
 
 
 def test_a_worker_that_sleeps_while_the_other_waits(cluster, hub, submit):
-    """The runner notices it after a minute, and asks both hosts. py-spy of the host reads the person's containers, as the person."""
+    """The runner notices it after a minute, and asks both hosts. py-spy of the host reads the
+    person's containers, as the person.
+    """
     for host in cluster.hosts:
         job_faults.place_py_spy("docker", "exec", "-i", host)
     try:

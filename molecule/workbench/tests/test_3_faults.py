@@ -1,4 +1,5 @@
-"""What breaks while people work: Slurm's daemons, the share, images, a registry, and people who leave.
+"""What breaks while people work: Slurm's daemons, the share, images, a registry, and people who
+leave.
 
 Each time one clear error, nothing that is lost, and nothing that is left running.
 """
@@ -105,7 +106,8 @@ def test_the_database_is_down(cluster):
                 "Start the database daemon on its host ('systemctl start mariadb slurmdbd'). Jobs go on meanwhile."
                 in cluster.refused(3, *words)
             )
-        # The controller goes on: it tells of jobs that run, judges accounts, and keeps what the database has to learn.
+        # The controller goes on: it tells of jobs that run, judges accounts, and keeps what the
+        # database has to learn.
         assert cluster.ends("alice", number, "running")["efficiency"] == {}
         assert "'language' is not one of your accounts (vision)" in cluster.refused(
             2, "submit", "-", text=job(workspace_id="language")
@@ -135,7 +137,10 @@ def test_the_database_is_down(cluster):
 
 @contextlib.contextmanager
 def small_share(cluster):
-    """A small file system in the place of alice's folder on the share. All of her jobs run on the host that has it."""
+    """A small file system in the place of alice's folder on the share.
+
+    All of her jobs run on the host that has it.
+    """
     folder = cluster.folder + "/alice"
     with cluster.out_of_service(cluster.peer):
         cluster.on(
@@ -211,7 +216,10 @@ def test_fifty_submits_at_once(cluster):
 
 
 def test_a_name_and_a_number_that_are_taken(cluster):
-    """Jobs of one name have their own numbers and folders. Numbers begin anew with a new database: the folder of the older job stays as it is."""
+    """Jobs of one name have their own numbers and folders.
+
+    Numbers begin anew with a new database: the folder of the older job stays as it is.
+    """
     with cluster.out_of_service(*cluster.hosts):
         first, second = (
             cluster.submit("alice", job("echo of the " + word, name="twin"))
@@ -240,7 +248,8 @@ def test_an_image_that_does_not_exist(cluster):
         "worker_image: 'site/gone:1' is not an image of this cluster; use one of site/notebook:1, site/tools:1"
         in said
     )
-    # One that was there when the job was submitted. The job is sealed, so the list of the login host names it for a moment.
+    # One that was there when the job was submitted. The job is sealed, so the list of the login
+    # host names it for a moment.
     config = "/etc/trainyard/jobs.json"
     cluster.on(
         cluster.head,

@@ -44,7 +44,9 @@ def test_submit_needs_little_more_than_sbatch(cluster):
 
 @pytest.fixture(name="history")
 def _history(cluster):
-    """Ended jobs of alice in the database of Slurm: one that has run, many times, with numbers and times of their own."""
+    """Ended jobs of alice in the database of Slurm: one that has run, many times, with numbers and
+    times of their own.
+    """
     job = cluster.ends(
         "alice",
         cluster.submit("alice", "name: many\nworker_image: site/tools:1\ncommand: 'true'\n"),
@@ -110,7 +112,10 @@ def test_memory_of_the_idle_hub(cluster):
 
 
 def test_many_instances(cluster):
-    """Twenty, half of each person. They survive a restart of the hub, which asks for the state of each."""
+    """Twenty, half of each person.
+
+    They survive a restart of the hub, which asks for the state of each.
+    """
     hub = Hub(cluster)
     people = {person: hub.program(person) for person in ("alice", "bob")}
     names = [(person, "many%d" % number) for person in people for number in range(10)]
@@ -140,7 +145,9 @@ def test_many_instances(cluster):
 
 
 def test_two_hundred_instances_are_listed(cluster):
-    """On the page of instances those that are stopped, and by the command and the page of jobs those in the queue."""
+    """On the page of instances those that are stopped, and by the command and the page of jobs
+    those in the queue.
+    """
     hub, count = Hub(cluster), 200
     hub.browser("alice")
     rows = 'sqlite3.connect("/var/lib/trainyard/hub/jupyterhub.sqlite", isolation_level=None)'

@@ -1,4 +1,6 @@
-"""What a second person tries: alice's jobs, sessions, files and limits, from bob's account. docs/security.md names the promises."""
+"""What a second person tries: alice's jobs, sessions, files and limits, from bob's account.
+docs/security.md names the promises.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ DEEP = "import os\nfor _ in range(2000):\n    os.mkdir('d')\n    os.chdir('d')\n
 
 # --- between jobs -----------------------------------------------------------------------------------------------------------
 
-#: A stand-in for a launcher's store: the first worker keeps what arrives at its port, and the second one sends it something.
+#: A stand-in for a launcher's store: the first worker keeps what arrives at its port, and the
+#: second one sends it something.
 STORE = """
 import os, socket, sys, time
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -53,7 +56,9 @@ KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv
 
 
 def test_a_second_person_does_not_reach_the_store_of_a_job(cluster):
-    """From the login host, from a job of his own on the host of the store, and from a container there."""
+    """From the login host, from a job of his own on the host of the store, and from a container
+    there.
+    """
     folder = "/data1/share/user/alice"
     cluster.as_person(
         "alice",
@@ -97,7 +102,8 @@ def test_a_second_person_does_not_reach_the_store_of_a_job(cluster):
 
 # --- in the browser: identity of instances -----------------------------------------------------------------------------------
 
-#: What bob runs: it takes a port as soon as it can, answers each request, and writes down what it gets. With a file it speaks TLS by the identity in it.
+#: What bob runs: it takes a port as soon as it can, answers each request, and writes down what it
+#: gets. With a file it speaks TLS by the identity in it.
 TAKES_THE_PORT = """
 import http.server, json, ssl, sys, time
 address, port, identity = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
@@ -151,7 +157,9 @@ class Attack:
         )
 
     def start(self, person, name):
-        """An instance on the first host: its address for browsers, the number of its job, the process of JupyterLab, and its port."""
+        """An instance on the first host: its address for browsers, the number of its job, the
+        process of JupyterLab, and its port.
+        """
         session = self.people[person]
         with self.cluster.out_of_service(self.cluster.peer):
             assert session.start(person, name, display_name=name, user_options=SMALL).code in (
@@ -181,7 +189,10 @@ class Attack:
         self.people[person].stop(person, name)
 
     def identity_of_bob(self):
-        """What bob has of an instance of his own: the file that his job has not read yet. It is his, so he may."""
+        """What bob has of an instance of his own: the file that his job has not read yet.
+
+        It is his, so he may.
+        """
         bob = self.people["bob"]
         with self.cluster.out_of_service(*self.cluster.hosts):
             assert bob.start("bob", "key", display_name="key", user_options=SMALL).code == 202
@@ -250,7 +261,9 @@ class Attack:
         return time.time()
 
     def asks(self, person, url):
-        """Ask as an open tab does, with the token of its person: pages, and the websocket of a kernel. Nobody of bob's may answer."""
+        """Ask as an open tab does, with the token of its person: pages, and the websocket of a
+        kernel. Nobody of bob's may answer.
+        """
         session = self.people[person]
         for _request in range(5):
             answer = session.ask(url + "api/status")
@@ -272,7 +285,10 @@ def _attack(cluster):
 
 
 def test_the_port_of_an_ended_instance_gets_no_request(attack):
-    """bob binds it, also with the certificate of an instance of his own on the same host. The route is gone within 5 seconds."""
+    """bob binds it, also with the certificate of an instance of his own on the same host.
+
+    The route is gone within 5 seconds.
+    """
     identity = attack.identity_of_bob()
     url, job, pid, port = attack.start("alice", "victim")
     assert (
@@ -306,7 +322,8 @@ def test_without_the_hub_the_identity_protects(attack, with_identity):
             attack.cluster.wait(
                 "the hub", lambda: attack.hub.nobody().ask("/hub/health").code == 200
             )
-            # A hub that starts while Slurm still reports the job waits for it, at most http_timeout.
+            # A hub that starts while Slurm still reports the job waits for it, at most
+            # http_timeout.
             attack.until_gone("victim", 150)
             attack.asks("alice", url)
             assert attack.read("got") == "" and attack.read("refused")
@@ -340,7 +357,10 @@ def test_a_replaced_program_loses_its_route(attack):
     ],
 )
 def test_an_idle_instance_ends_although_its_watch_is_stopped(attack, kill):
-    """The health program of the host looks, too. The instance keeps the limits of its start, and does not end itself."""
+    """The health program of the host looks, too.
+
+    The instance keeps the limits of its start, and does not end itself.
+    """
     path, limit = (
         "/etc/trainyard/notebook/server.json",
         'sed -i \'/"idle"/,/}/s/"seconds": [0-9]*/"seconds": %d/\' %s',
@@ -422,7 +442,8 @@ def test_cookies_of_the_hub_are_of_its_host_alone(hub):
         name: (cookie.domain, cookie.domain_specified, cookie.path, cookie.secure)
         for name, cookie in logins.items()
     }
-    # Pages below the name of the hub can neither read a cookie with this prefix nor put another one in its place.
+    # Pages below the name of the hub can neither read a cookie with this prefix nor put another one
+    # in its place.
     assert found == {
         "__Host-jupyterhub-hub-login": ("hub.test", False, "/", True),
         "__Host-service-jobs": ("jobs--service.hub.test", False, "/", True),
@@ -430,7 +451,9 @@ def test_cookies_of_the_hub_are_of_its_host_alone(hub):
 
 
 def test_pages_of_another_host_learn_nothing_and_change_nothing(hub):
-    """What a script or a form of bob's page sends with the cookies of alice. test_a_page_of_bob_in_the_browser_of_alice does it in Chromium."""
+    """What a script or a form of bob's page sends with the cookies of alice.
+    test_a_page_of_bob_in_the_browser_of_alice does it in Chromium.
+    """
     alice = hub.browser("alice")
     number = hub.cluster.submit(
         "alice", "name: kept\nworker_image: site/tools:1\nworker_memory: 1\ncommand: sleep 600\n"
@@ -496,7 +519,10 @@ def test_browsers_are_told_to_use_tls_only(hub):
 
 
 def test_a_link_of_somebody_else_shows_their_name(hub):
-    """The page shows the name in the link and waits for a click. A link with another name is refused, also the one it was made of."""
+    """The page shows the name in the link and waits for a click.
+
+    A link with another name is refused, also the one it was made of.
+    """
     page = hub.nobody().ask("/hub/login").text
     assert "Log in as" in page and "submit()" not in page
     url, _hash, text = hub.link("bob").partition("#")
@@ -564,7 +590,10 @@ def test_tokens_and_cookies_end(hub):
 
 
 def test_nobody_notices_what_a_person_puts_in_the_place_of_a_file(hub):
-    """A pipe in the place of a log, a result of 2 GB, and 200 requests at a time. The helpers run as bob, who has other processes, too."""
+    """A pipe in the place of a log, a result of 2 GB, and 200 requests at a time.
+
+    The helpers run as bob, who has other processes, too.
+    """
     cluster, folder = hub.cluster, hub.cluster.folder + "/bob"
     number = cluster.submit(
         "bob", "name: odd\nworker_image: site/tools:1\nworker_memory: 1\ncommand: 'true'\n"
@@ -623,7 +652,10 @@ def test_nobody_notices_what_a_person_puts_in_the_place_of_a_file(hub):
 
 @pytest.mark.acceptance
 def test_a_stopped_helper_is_killed(hub):
-    """bob stops his helpers, which the hub cannot end. Meanwhile his turns are taken, and nobody else's."""
+    """bob stops his helpers, which the hub cannot end.
+
+    Meanwhile his turns are taken, and nobody else's.
+    """
     cluster, bob, alice = hub.cluster, hub.browser("bob"), hub.browser("alice")
     for session in (bob, alice):
         assert session.ask("/services/jobs/").code == 200
@@ -646,7 +678,8 @@ def test_a_stopped_helper_is_killed(hub):
     assert bob.ask("/services/jobs/").code == 200
 
 
-# A page that bob serves under a name of his own. It does all that a page can do with the cookies of alice, and keeps what it has learnt.
+# A page that bob serves under a name of his own. It does all that a page can do with the cookies of
+# alice, and keeps what it has learnt.
 ATTACK = """<!DOCTYPE html><title>notebook</title><script>
 var told = {};
 async function attack(hub, jobs) {
@@ -688,7 +721,10 @@ async function attack(hub, jobs) {
 
 @pytest.fixture(name="page_of_bob")
 def _page_of_bob(tmp_path):
-    """A server of bob's own on this machine, with the page at each path. Returns its address, for the rules of the browser."""
+    """A server of bob's own on this machine, with the page at each path.
+
+    Returns its address, for the rules of the browser.
+    """
     certificate = str(tmp_path / "bob.pem")
     subprocess.run(
         [
@@ -737,7 +773,9 @@ def _page_of_bob(tmp_path):
 
 @pytest.mark.acceptance
 def test_a_page_of_bob_in_the_browser_of_alice(hub, driver, page_of_bob):
-    """However he gets it there, for example in the place of JupyterLab in his own instance: what his name serves is his."""
+    """However he gets it there, for example in the place of JupyterLab in his own instance: what
+    his name serves is his.
+    """
     address, seen = page_of_bob
     jobs = hub.origin("/services/jobs/")
     before = in_hub(
@@ -861,7 +899,9 @@ print(registry.getresponse().status)
 
 
 def test_a_former_person_has_no_login_at_the_registry(cluster, playbook):
-    """carol, who is in no account, joins, keeps a copy of the login for the registry, and leaves."""
+    """carol, who is in no account, joins, keeps a copy of the login for the registry, and
+    leaves.
+    """
     people = [{"name": "alice", "uid": 2101}, {"name": "bob", "uid": 2102}]
     registry = json.loads(
         cluster.on(cluster.head, "cat /etc/trainyard/registry/people/bob.json").out

@@ -1,4 +1,6 @@
-"""Playbook monitoring where people's jobs run: Prometheus reads hosts and queue, and what it knows of a job is kept. These hosts have no nvidia-smi."""
+"""Playbook monitoring where people's jobs run: Prometheus reads hosts and queue, and what it knows
+of a job is kept. These hosts have no nvidia-smi.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Settings of the hub that few sites need: other ways to log in, each with a server (LDAP by Debian's slapd, PAM, OpenID Connect), and one name for all people."""
+"""Settings of the hub that few sites need: other ways to log in, each with a server (LDAP by
+Debian's slapd, PAM, OpenID Connect), and one name for all people.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ HOST = Cluster.head
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 HUB = "172.30.104.21"
 PROVIDER = "http://%s:8090" % HUB
-# It is unpacked, so that nothing of it stays installed. carol is not one of the people of the cluster.
+# It is unpacked, so that nothing of it stays installed. carol is not one of the people of the
+# cluster.
 SLAPD = r"""
 set -eu
 mkdir -p /srv/logins/ldap/root /srv/logins/ldap/data
@@ -54,7 +57,11 @@ systemd-run --quiet --unit=test-ldap --setenv=LD_LIBRARY_PATH="$PWD/$libraries" 
 
 @pytest.fixture(scope="module")
 def settings(cluster, role, playbook):
-    """Change variables of the role. At the end they are the usual ones, on all hosts: each name of the hub has an authority of its own."""
+    """Change variables of the role.
+
+    At the end they are the usual ones, on all hosts: each name of the hub has an authority of its
+    own.
+    """
 
     def change(**variables):
         done = role(**variables)
@@ -93,7 +100,9 @@ def by_password(hub, name, password):
 
 
 def judge(hub):
-    """alice with her password, and nobody else: neither with another password nor somebody who is not one of the people of the cluster."""
+    """alice with her password, and nobody else: neither with another password nor somebody who is
+    not one of the people of the cluster.
+    """
     assert by_password(hub, "alice", "word of alice") == (200, "/hub/home")
     for name, password in (
         ("alice", "word of carol"),
@@ -175,7 +184,8 @@ def test_openid_connect(cluster, ways):
     )
 
 
-# A certificate of the site for the hub, with the serial number $1, and its authority, which is made once.
+# A certificate of the site for the hub, with the serial number $1, and its authority, which is made
+# once.
 SITE_CERTIFICATE = """
 mkdir -p /srv/logins && cd /srv/logins
 test -e ca.key || openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 30 -subj /CN=authority 2> /dev/null

@@ -43,7 +43,8 @@ def test_drift_of_the_hub_is_told_and_gone_after_the_role(cluster, playbook, rol
         )
 
     assert rows(playbook("drift.yml")) == set()
-    # Slurm's daemon starts the health program every five minutes, which would load the tables again before they are compared.
+    # Slurm's daemon starts the health program every five minutes, which would load the tables again
+    # before they are compared.
     for host in (cluster.head, cluster.peer):
         cluster.on(host, "systemctl kill --signal=STOP slurmd")
     try:

@@ -1,4 +1,6 @@
-"""Role jobs once more: what differs from its plan is told, and teardown leaves the hosts as they were before the first run. Jobs stay."""
+"""Role jobs once more: what differs from its plan is told, and teardown leaves the hosts as they
+were before the first run. Jobs stay.
+"""
 
 from __future__ import annotations
 

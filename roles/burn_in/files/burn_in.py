@@ -502,7 +502,9 @@ def run_ring(kind, count, uuids):
 
 
 def add_ring(answer, kind, rings):
-    """Add the all-reduce to the answer: to each GPU, and to a host without, whose ranks share CPUs."""
+    """Add the all-reduce to the answer: to each GPU, and to a host without, whose ranks
+    share CPUs.
+    """
     for told, its in zip(answer["ranks"], rings):
         if "rates" not in its:
             answer["error"] = answer["error"] or "the all-reduce of this host: %s" % its["error"]

@@ -103,7 +103,9 @@ def next_page(link):
 
 
 def read_login(person):
-    """Return the registry and the authorization of a person. RegistryError says why there is none."""
+    """Return the registry and the authorization of a person. RegistryError says why there
+    is none.
+    """
     path = "%s/%s.json" % (LOGINS, person)
     try:
         with open(path, encoding="utf-8") as stream:

@@ -213,7 +213,9 @@ def with_own_ids(work):
 
 
 def end_processes():
-    """End the processes with the IDs of images, so that files do not change while root reads them."""
+    """End the processes with the IDs of images, so that files do not change while root
+    reads them.
+    """
     for entry in glob.glob("/proc/[0-9]*"):
         try:
             owner = os.stat(entry).st_uid
@@ -340,7 +342,10 @@ class Relay:
         pip = [] if "ipykernel" in _image_relay.versions_of(root, [])[1] else ["ipykernel"]
         if apt and not has("usr/bin/apt-get"):
             raise Failed(
-                "it has no apt, which installs %s; use an image of Debian or Ubuntu, or complete: false"
+                (
+                    "it has no apt, which installs %s; use an image of Debian or Ubuntu, or "
+                    "complete: false"
+                )
                 % ", ".join(apt)
             )
         return apt, pip
@@ -416,7 +421,10 @@ class Relay:
         apt, pip = self.lacks(root)
         if pip and self.inside(name, "python3", "-m", "pip", "--version", quiet=True).returncode:
             raise Failed(
-                "it has no pip for its python3, which installs %s; use an image with pip, or complete: false"
+                (
+                    "it has no pip for its python3, which installs %s; use an image with pip, or "
+                    "complete: false"
+                )
                 % ", ".join(pip)
             )
         print("%s: adding %s" % (image["name"], ", ".join(apt + pip) or "nothing"))

@@ -76,7 +76,10 @@ def begin(folder: str, job: str, size: int) -> None:
     device = device_of(os.path.realpath(folder), _files.read("/proc/self/mountinfo"))
     if not device:
         raise OSError(
-            "%s is not on a file system that is mounted with prjquota, which job_container_job_gib needs"
+            (
+                "%s is not on a file system that is mounted with prjquota, which "
+                "job_container_job_gib needs"
+            )
             % folder
         )
     limit_project(device, project_of(job), size)

@@ -97,7 +97,9 @@ def strangers(
 def lasting(
     devices: list, pattern: str, living: set, proc: str = PROC, pause: float = PAUSE
 ) -> dict:
-    """Return the strangers that are still there after a while. Without strangers it does not wait."""
+    """Return the strangers that are still there after a while. Without strangers it does
+    not wait.
+    """
     found = strangers(devices, pattern, living, proc)
     if not found:
         return {}

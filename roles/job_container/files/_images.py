@@ -56,9 +56,9 @@ def name_problem(name):
     if NAME.fullmatch(name) and len(name) <= NAME_LENGTH:
         return ""
     return (
-        "the name '%.80s' is not possible; use %d characters at most: lower-case letters and digits, with single . _ - between them"
-        % (name if name.isprintable() else "?", NAME_LENGTH)
-    )
+        "the name '%.80s' is not possible; use %d characters at most: lower-case letters and "
+        "digits, with single . _ - between them"
+    ) % (name if name.isprintable() else "?", NAME_LENGTH)
 
 
 def room_problem(size, free, kept, path):
@@ -69,13 +69,13 @@ def room_problem(size, free, kept, path):
     if size + kept <= free:
         return ""
     return (
-        "the changes of the container have %.1f GiB, and %s has %.1f GiB free%s; remove files in the container, or tell the operator"
-        % (
-            size / GIB,
-            path,
-            free / GIB,
-            ", %.1f GiB of which have to stay free" % (kept / GIB) if kept else "",
-        )
+        "the changes of the container have %.1f GiB, and %s has %.1f GiB free%s; remove files "
+        "in the container, or tell the operator"
+    ) % (
+        size / GIB,
+        path,
+        free / GIB,
+        ", %.1f GiB of which have to stay free" % (kept / GIB) if kept else "",
     )
 
 
@@ -88,7 +88,9 @@ def big_data(identifier):
 
 
 def container_of(containers, name):
-    """Return ID, image and layer of a container. C(containers) is the content of containers.json."""
+    """Return ID, image and layer of a container. C(containers) is the content of
+    containers.json.
+    """
     for entry in containers or []:
         if name in (entry.get("names") or []):
             return {key: entry[key] for key in ("id", "image", "layer")}
@@ -109,7 +111,10 @@ def saved_config(base, committed, moment):
     layers, known = layers_of(committed), layers_of(base)
     if layers[: len(known)] != known or len(layers) > len(known) + 1:
         raise ImageError(
-            "podman has committed other layers than those of the image and of the container; tell the operator"
+            (
+                "podman has committed other layers than those of the image and of the container; "
+                "tell the operator"
+            )
         )
     found = {key: base[key] for key in OF_IMAGE if key in base}
     found.update(created=moment, rootfs={"type": "layers", "diff_ids": layers})
@@ -294,7 +299,10 @@ def save(name, container, person, config, place, environment):
             "%s/%s" % (registry, repository), config.get("registries") or []
         ):
             raise ImageError(
-                "jobs could not use the image: %s/%s is not in job_container_registries; tell the operator"
+                (
+                    "jobs could not use the image: %s/%s is not in job_container_registries; tell "
+                    "the operator"
+                )
                 % (registry, person["name"])
             )
         found = container_of(

@@ -348,7 +348,9 @@ def live_jobs(state, jobs):
 
 
 def adopt(config, state, jobs):
-    """Once, note the jobs that began before this host had the program. Their hosts are not known."""
+    """Once, note the jobs that began before this host had the program. Their hosts are not
+    known.
+    """
     mark = state + "/adopted"
     if os.path.exists(mark):
         return
@@ -401,7 +403,10 @@ def load(config, state, jobs):
     if os.waitpid(child, 0)[1]:
         lines = (_files.read(said).strip() or "it was killed").splitlines()
         raise OSError(
-            "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or set job_container_firewall to false"
+            (
+                "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or "
+                "set job_container_firewall to false"
+            )
             % lines[0]
         )
     # What the kernel has now. Module host_health_info and the health program compare the two.
@@ -413,7 +418,9 @@ def read_config(path=CONFIG):
 
 
 def open_ports(job, uid, environment, config=None, state=STATE, jobs=JOBS):
-    """Give a job its ports on this host. If it fails, they stay closed, and the job must not start."""
+    """Give a job its ports on this host. If it fails, they stay closed, and the job must
+    not start.
+    """
     config = config or read_config()
     if not config:
         return

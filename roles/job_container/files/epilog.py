@@ -425,7 +425,9 @@ def remove(path: str, trash: dict, owner: int, ranges: list) -> None:
 
 
 def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tuple:
-    """Remove files of the user, and put folders aside. Return the folders of root, and the errors."""
+    """Remove files of the user, and put folders aside. Return the folders of root, and the
+    errors.
+    """
     errors, trash, mounted = [], {}, in_the_way(mount_table())
     for number, path in enumerate(paths):
         if number and time.monotonic() > deadline:
@@ -450,7 +452,9 @@ def put_all_aside(paths: list, owner: int, ranges: list, deadline: float) -> tup
 
 
 def clean(paths, owner, ranges, deadline=None):
-    """Remove files and folders of the user, and nothing that is mounted in them. Return the errors."""
+    """Remove files and folders of the user, and nothing that is mounted in them. Return the
+    errors.
+    """
     if deadline is None:
         deadline = BEGUN + REMOVAL_SECONDS
     folders, errors = put_all_aside(paths, owner, ranges, deadline)
@@ -784,7 +788,10 @@ def main():
     job, uid = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
         print(
-            "trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program"
+            (
+                "trainyard: epilog: SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; "
+                "slurmd has to start this program"
+            )
             % (job, uid),
             file=sys.stderr,
         )

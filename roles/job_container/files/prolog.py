@@ -44,7 +44,10 @@ def job_of(environment):
     job, uid = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
     if not job.isdigit() or not uid.isdigit():
         raise Failed(
-            "SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this program"
+            (
+                "SLURM_JOB_ID '%s' or SLURM_JOB_UID '%s' is not a number; slurmd has to start this "
+                "program"
+            )
             % (job, uid)
         )
     return job, int(uid)
@@ -156,7 +159,10 @@ def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) ->
         % (os.uname().nodename, _gpu_users.told(found)),
     )
     raise Failed(
-        "alloc-gpus-busy: job %s does not start here: %s; end the process. The node is resumed when it has ended"
+        (
+            "alloc-gpus-busy: job %s does not start here: %s; end the process. The node is resumed "
+            "when it has ended"
+        )
         % (job, _gpu_users.told_operator(found))
     )
 

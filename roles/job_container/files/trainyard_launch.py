@@ -46,7 +46,8 @@ except ImportError:
     from ansible_collections.trainyard.gpu.plugins.module_utils import _launchers
 
 INSIDE = "/run/trainyard"
-LAUNCHERS = ("torchrun", "horovodrun", "mpirun", "mindspore", "rank", "sshd", "run")
+#: What people call. C(rank) and C(sshd) are for this program itself.
+LAUNCHERS = (*_launchers.LAUNCHERS, "run")
 #: Set in a command of worker 0 whose other workers run their sshd already.
 READY = "TRAINYARD_WORKERS_READY"
 #: Seconds for the other workers: their images start at other times.
@@ -110,7 +111,10 @@ def mindspore_options(arguments):
         name, equal, value = word[2:].partition("=")
         if not word.startswith("--") or name not in options or not equal:
             raise Refused(
-                "'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, --rank-table=FILE or --folder=DIR, then the command"
+                (
+                    "'%s' is not an option of mindspore; use --start=auto|msrun|rank_table, "
+                    "--rank-table=FILE or --folder=DIR, then the command"
+                )
                 % word
             )
         options[name] = value
@@ -120,7 +124,10 @@ def mindspore_options(arguments):
         )
     if not words:
         raise Refused(
-            "mindspore: there is no command; write it last, as in: trainyard-launch mindspore train.py"
+            (
+                "mindspore: there is no command; write it last, as in: trainyard-launch mindspore "
+                "train.py"
+            )
         )
     # As torchrun and msrun do it.
     return options, ["python3"] + words if words[0].endswith(".py") else words
@@ -130,13 +137,19 @@ def mindspore_start(asked, has_msrun, table, ranks):
     """Return C(msrun) or C(rank_table). C(table) is the path of a rank table, or empty."""
     if asked == "msrun" and not has_msrun:
         raise Refused(
-            "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer MindSpore, or --start=rank_table"
+            (
+                "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer "
+                "MindSpore, or --start=rank_table"
+            )
         )
     if asked != "rank_table" and has_msrun:
         return "msrun"
     if not table and ranks > 1:
         raise Refused(
-            "%s, and there is no rank table; name one with --rank-table=FILE, or use an image with MindSpore 2.3 or newer, which needs none"
+            (
+                "%s, and there is no rank table; name one with --rank-table=FILE, or use an image "
+                "with MindSpore 2.3 or newer, which needs none"
+            )
             % ("--start=rank_table was requested" if has_msrun else "the image has no msrun")
         )
     return "rank_table"
@@ -147,17 +160,25 @@ def check_ranks(job):
     entries = job["entries"]
     if any(entry.get("local") for entry in entries):
         raise Refused(
-            "mindspore needs one worker per host, which starts a rank for each of its NPUs; use --ntasks-per-node=1"
+            (
+                "mindspore needs one worker per host, which starts a rank for each of its NPUs; "
+                "use --ntasks-per-node=1"
+            )
         )
     if len({entry["slots"] for entry in entries}) > 1:
         raise Refused(
-            "mindspore needs as many ranks on each host, but they have %s; request as many NPUs on each"
+            (
+                "mindspore needs as many ranks on each host, but they have %s; request as many "
+                "NPUs on each"
+            )
             % ", ".join("%s %d" % (entry["address"], entry["slots"]) for entry in entries)
         )
 
 
 def check_rings(servers, chip):
-    """Refuse devices that are not connected with each other. C(servers) has the devices by address."""
+    """Refuse devices that are not connected with each other. C(servers) has the devices by
+    address.
+    """
     for address, devices in servers.items():
         found = {int(device) for device in devices}
         if (
@@ -166,7 +187,8 @@ def check_rings(servers, chip):
             and found != set(range(8))
         ):
             raise Refused(
-                "host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 and 4-7 are rings of their own; use devices of one "
+                "host %s: NPUs %s of an Ascend %s cannot work together, because devices 0-3 "
+                "and 4-7 are rings of their own; use devices of one "
                 "ring, or all eight" % (address, ", ".join(map(str, sorted(found))), chip)
             )
 
@@ -194,7 +216,10 @@ def known_devices(table):
     try:
         if table.get("status") != "completed":
             raise Refused(
-                "the rank table is not complete: its status is '%s', and 'completed' was expected; wait until it is, or write it again"
+                (
+                    "the rank table is not complete: its status is '%s', and 'completed' was "
+                    "expected; wait until it is, or write it again"
+                )
                 % table.get("status")
             )
         return {
@@ -202,7 +227,10 @@ def known_devices(table):
         }
     except (KeyError, TypeError, AttributeError):
         raise Refused(
-            "the rank table has neither the form of version 1.0 (server_list) nor the one before it (group_list); write it with hccl_rank_table"
+            (
+                "the rank table has neither the form of version 1.0 (server_list) nor the one "
+                "before it (group_list); write it with hccl_rank_table"
+            )
         ) from None
 
 
@@ -213,7 +241,10 @@ def devices_of_entry(entry, known):
     missing = [str(device) for device in devices if device not in own]
     if missing or len(devices) != entry["slots"]:
         raise Refused(
-            "the rank table has devices %s of host %s, but the job needs %s there; write the table again with all hosts and devices"
+            (
+                "the rank table has devices %s of host %s, but the job needs %s there; write the "
+                "table again with all hosts and devices"
+            )
             % (
                 ", ".join(map(str, own)) or "none",
                 entry["address"],
@@ -252,7 +283,9 @@ def server_table(table, by_host):
 
 
 def group_table(table, by_host):
-    """Return the rank table in the form before version 1.0. C(by_host) are the devices by address."""
+    """Return the rank table in the form before version 1.0. C(by_host) are the devices by
+    address.
+    """
     ranks = [(address, device) for address, devices in by_host.items() for device in devices]
     first = [device["device_id"] for device in next(iter(by_host.values()))]
     group = dict(
@@ -466,7 +499,9 @@ SSH_PROGRAM = "#!/bin/sh\nexec %s -F " + INSIDE + '/ssh/config -o StrictHostKeyC
 
 
 def files(job, user, ssh, environment):
-    """Return the files of the ssh connections: path below the folder of the task, content and mode."""
+    """Return the files of the ssh connections: path below the folder of the task, content
+    and mode.
+    """
     keys = job["keys"]
     return [
         ("ssh/id", keys["user_private"], 0o600),
@@ -498,7 +533,10 @@ def read_job(folder=INSIDE):
             return json.load(stream)
     except (OSError, ValueError):
         raise Refused(
-            "%s is missing: this is not a container of trainyard-run; start it as in: srun trainyard-run IMAGE -- trainyard-launch ..."
+            (
+                "%s is missing: this is not a container of trainyard-run; start it as in: srun "
+                "trainyard-run IMAGE -- trainyard-launch ..."
+            )
             % path
         ) from None
 
@@ -575,7 +613,10 @@ class Workers(object):
             if time.time() > deadline:
                 missing = sorted(expected - set(self.connections))
                 raise Refused(
-                    "worker %s did not %s within %d seconds; each worker of the step has to call trainyard-launch"
+                    (
+                        "worker %s did not %s within %d seconds; each worker of the step has to "
+                        "call trainyard-launch"
+                    )
                     % (", ".join(map(str, missing)), task, seconds)
                 )
         server.close()
@@ -806,7 +847,9 @@ def descendants(pid):
 
 
 def end_descendants(seconds=END_SECONDS):
-    """End all that was started here. Those without a parent have become children of this process."""
+    """End all that was started here. Those without a parent have become children of this
+    process.
+    """
     asked, begun = set(), time.time()
     while True:
         left = descendants(os.getpid())
@@ -923,7 +966,10 @@ class Ranks(object):
         bad = [exit_code(code) for code in codes if code]
         if bad and not own:
             print(
-                "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. Its message is above"
+                (
+                    "trainyard-launch: %s ended with exit code %d on %s, although no rank failed. "
+                    "Its message is above"
+                )
                 % (self.settings["start"], bad[0], socket.gethostname()),
                 file=sys.stderr,
             )
@@ -1045,7 +1091,10 @@ def mindspore(job, arguments, environment):
     )
     if not os.path.exists(RANK):
         raise Refused(
-            "%s is missing in the container; tell the operator to run playbook scheduler, or training_environment"
+            (
+                "%s is missing in the container; tell the operator to run playbook scheduler, or "
+                "training_environment"
+            )
             % RANK
         )
     folder = mindspore_folder(options["folder"], job, environment)
@@ -1114,10 +1163,9 @@ def follow(connection, ranks):
 
 
 def main(argv):
-    if not argv or argv[0] not in LAUNCHERS or (len(argv) < 2 and argv[0] != "sshd"):
-        raise Refused(
-            "usage: trainyard-launch torchrun|horovodrun|mpirun|mindspore|run ARGUMENT..."
-        )
+    known = (*LAUNCHERS, "rank", "sshd")
+    if not argv or argv[0] not in known or (len(argv) < 2 and argv[0] != "sshd"):
+        raise Refused("usage: trainyard-launch %s ARGUMENT..." % "|".join(LAUNCHERS))
     launcher, arguments = argv[0], argv[1:]
     if launcher == "rank":
         return start_rank(arguments, dict(os.environ))

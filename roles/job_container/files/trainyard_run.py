@@ -210,7 +210,9 @@ def step_ports(ranges, step):
 
 
 def image_names(image):
-    """Return the full names that a short one can mean, in the order in which podman looks for them."""
+    """Return the full names that a short one can mean, in the order in which podman looks
+    for them.
+    """
     tagged = image if "@" in image or ":" in image.rpartition("/")[2] else image + ":latest"
     return [tagged, "localhost/" + tagged, "docker.io/" + tagged, "docker.io/library/" + tagged]
 
@@ -249,13 +251,18 @@ def find_image(image, stores):
         {name for images in stores for entry in images for name in entry.get("names") or []}
     )
     raise Refused(
-        "image '%s' is not on this host; images here: %s. Use one of them, or one of a registry of this cluster (job_container_registries)"
+        (
+            "image '%s' is not on this host; images here: %s. Use one of them, or one of a "
+            "registry of this cluster (job_container_registries)"
+        )
         % (image, ", ".join(known) or "none")
     )
 
 
 def can_be_pulled(image, registries):
-    """Return whether an image that a host lacks may be pulled. All hosts of a job compute the same."""
+    """Return whether an image that a host lacks may be pulled. All hosts of a job compute
+    the same.
+    """
     return any(image.startswith(registry.rstrip("/") + "/") for registry in registries)
 
 
@@ -385,7 +392,10 @@ def device_options(gpus, config, host, exists=os.path.exists):
     missing = [path for path in paths[: len(gpus)] if not exists(path)]
     if missing:
         raise Refused(
-            "Slurm has given the job %s, which this host does not have; tell the operator that gres.conf differs from the host"
+            (
+                "Slurm has given the job %s, which this host does not have; tell the operator that "
+                "gres.conf differs from the host"
+            )
             % ", ".join(missing)
         )
     return ["--device=%s" % path for path in paths]
@@ -405,7 +415,8 @@ def check_groups(gpus, config):
     ):
         return
     raise Refused(
-        "Slurm has given the job the devices %s. On this chip the devices of a job lie within %s, or are all %d, because no others have links to "
+        "Slurm has given the job the devices %s. On this chip the devices of a job lie within "
+        "%s, or are all %d, because no others have links to "
         "each other; request %s devices per host, or all of them"
         % (
             ", ".join(map(str, gpus)),
@@ -607,7 +618,10 @@ def common_ports(entries):
     ]
     if len(shared) < PORTS_OF_STEP:
         raise Refused(
-            "the job has %d free ports on all of its hosts, and %d are needed: %s. End steps or jobs there, or submit the job again"
+            (
+                "the job has %d free ports on all of its hosts, and %d are needed: %s. End steps "
+                "or jobs there, or submit the job again"
+            )
             % (
                 len(shared),
                 PORTS_OF_STEP,
@@ -872,7 +886,10 @@ def private_folder(path, uid):
         found = None
     if not found or not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
         raise Refused(
-            "%s is missing: the prolog of Slurm has not run for this job; tell the operator to run playbook scheduler"
+            (
+                "%s is missing: the prolog of Slurm has not run for this job; tell the operator to "
+                "run playbook scheduler"
+            )
             % path
         )
 
@@ -904,7 +921,10 @@ def check_host(config, person):
     kind = file_system(os.path.realpath(config["storage"]), _files.read("/proc/self/mountinfo"))
     if kind.startswith(("nfs", "lustre", "beegfs", "fuse.sshfs")):
         raise Refused(
-            "%s is on %s; containers need a local disk: tell the operator to change job_container_storage"
+            (
+                "%s is on %s; containers need a local disk: tell the operator to change "
+                "job_container_storage"
+            )
             % (config["storage"], kind)
         )
 
@@ -917,7 +937,10 @@ def own_address(name, config):
         return socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0]
     except OSError as error:
         raise Refused(
-            "the address of %s is unknown: %s has no such host; tell the operator to run playbook scheduler"
+            (
+                "the address of %s is unknown: %s has no such host; tell the operator to run "
+                "playbook scheduler"
+            )
             % (name, CONFIG)
         ) from error
 
@@ -969,17 +992,26 @@ def arguments_of(argv):
         "--enter",
         metavar="N",
         type=int,
-        help="run the command in the running container of task N of the job on this host; without IMAGE",
+        help=(
+            "run the command in the running container of task N of the job on this host; without "
+            "IMAGE"
+        ),
     )
     parser.add_argument(
         "--root",
         action="store_true",
-        help="with IMAGE: the container can be entered as root; with --enter: run the command as its root",
+        help=(
+            "with IMAGE: the container can be entered as root; with --enter: run the command as "
+            "its root"
+        ),
     )
     parser.add_argument(
         "--save",
         metavar="NAME",
-        help="save the running container of task 0 as an image of yours in the registry of the cluster",
+        help=(
+            "save the running container of task 0 as an image of yours in the registry of the "
+            "cluster"
+        ),
     )
     parser.add_argument(
         "--alone",
@@ -992,7 +1024,10 @@ def arguments_of(argv):
     if options.save is not None:
         if options.image is not None or options.enter is not None or command:
             parser.error(
-                "--save has no image, no --enter and no command: it saves the container of task 0 of the job on this host"
+                (
+                    "--save has no image, no --enter and no command: it saves the container of "
+                    "task 0 of the job on this host"
+                )
             )
         return options
     if (options.image is None) == (options.enter is None):
@@ -1046,7 +1081,10 @@ def job_id(options, environment):
     job = environment.get("SLURM_JOB_ID") or ""
     if not job.isdigit():
         raise Refused(
-            "this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: srun trainyard-run %s -- COMMAND"
+            (
+                "this is not a job of Slurm (SLURM_JOB_ID is not set); start it with srun, as in: "
+                "srun trainyard-run %s -- COMMAND"
+            )
             % options.image
         )
     return job
@@ -1514,7 +1552,10 @@ def enter(options, environment, config):
         "root"
     ):
         raise Refused(
-            "only instances of the hub can be entered as root; in a job, everything runs as its person"
+            (
+                "only instances of the hub can be entered as root; in a job, everything runs as "
+                "its person"
+            )
         )
     container = {
         "name": container_name(job, name),

@@ -52,7 +52,9 @@ def options(job: dict, place: dict) -> list:
 
 
 def mail_events(job: dict, place: dict) -> list:
-    """Return when Slurm sends mails about a job: as the job says, else its person, else as usual."""
+    """Return when Slurm sends mails about a job: as the job says, else its person, else as
+    usual.
+    """
     if not place.get("mail"):
         return []
     for chosen in (job["mail"], place.get("mail_default")):
@@ -89,8 +91,14 @@ def script(job: dict, spec: str, place: dict) -> str:
         + ["#SBATCH " + quoted(option) for option in options(job, place)]
         + [
             "",
-            "# Starts the workers by srun, each in its container, and writes result.json into the folder of the job.",
-            "# trainyard submit has judged the text below. It cannot be edited here: change the job file, and submit that.",
+            (
+                "# Starts the workers by srun, each in its container, and writes result.json into "
+                "the folder of the job."
+            ),
+            (
+                "# trainyard submit has judged the text below. It cannot be edited here: change "
+                "the job file, and submit that."
+            ),
             "exec %s run <<'%s'" % (PROGRAM, mark),
             text.rstrip("\n"),
             mark,

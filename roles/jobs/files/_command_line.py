@@ -116,14 +116,18 @@ SUBCOMMANDS = {
                 "--state",
                 {
                     "metavar": "STATE",
-                    "help": "only jobs in this state, such as running or failed; several with commas",
+                    "help": (
+                        "only jobs in this state, such as running or failed; several with commas"
+                    ),
                 },
             ),
             (
                 "--since",
                 {
                     "metavar": "TIME",
-                    "help": "jobs of the last 30m, 12h, 7d or 2w, or since a date such as 2026-01-31",
+                    "help": (
+                        "jobs of the last 30m, 12h, 7d or 2w, or since a date such as 2026-01-31"
+                    ),
                 },
             ),
             (
@@ -193,14 +197,20 @@ SUBCOMMANDS = {
                 "--root",
                 {
                     "action": "store_true",
-                    "help": "as root of the container, which only instances of the hub have; for apt-get",
+                    "help": (
+                        "as root of the container, which only instances of the hub have; for "
+                        "apt-get"
+                    ),
                 },
             ),
             (
                 "--stdio",
                 {
                     "action": "store_true",
-                    "help": "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the whole command",
+                    "help": (
+                        "speak the protocol of ssh, for ProxyCommand; `trainyard show` has the "
+                        "whole command"
+                    ),
                 },
             ),
         ],

@@ -126,7 +126,10 @@ def since_of(text: str) -> datetime.timedelta:
     # In some zones the first day of all has no time in UTC.
     except (ValueError, OverflowError):
         raise Refused(
-            "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T18:00"
+            (
+                "--since: '%.40s' is not a time; use 30m, 12h, 7d or 2w, or a date such as "
+                "2026-01-31 or 2026-01-31T18:00"
+            )
             % text
         ) from None
     return max(datetime.timedelta(0), datetime.datetime.now(datetime.timezone.utc) - moment)
@@ -800,7 +803,10 @@ def tensorboard(options):
         raise Refused("%s is not a folder" % options.folder)
     if not site.is_shared(folder):
         raise Refused(
-            "%s is on this host only; use a folder below %s or %s, which the hosts of the job have, too"
+            (
+                "%s is on this host only; use a folder below %s or %s, which the hosts of the job "
+                "have, too"
+            )
             % (folder, site.home, site.config["share"])
         )
     values = {
@@ -989,7 +995,10 @@ def quota(options):
     def lines(found):
         if not found:
             print(
-                "you have no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+                (
+                    "you have no account on this cluster; ask the operator to add you to a group "
+                    "in slurm_accounts"
+                )
             )
             return
         table(
@@ -1020,7 +1029,9 @@ def usage_library():
 
 
 def month_usage(options):
-    """Print the use of GPUs in a month: the own one, and that of others as far as Slurm shows it."""
+    """Print the use of GPUs in a month: the own one, and that of others as far as Slurm
+    shows it.
+    """
     _usage = usage_library()
     now = datetime.datetime.now(datetime.timezone.utc)
     try:
@@ -1043,7 +1054,9 @@ def month_usage(options):
 
 
 def account_usage(month: str, account: str) -> dict | None:
-    """Return what an account has used in a month, if the site shows it to people. It names nobody."""
+    """Return what an account has used in a month, if the site shows it to people. It names
+    nobody.
+    """
     sums = _files.read_json(ACCOUNT_USAGE)
     if not account or not isinstance(sums, dict) or sums.get("month") != month:
         return None
@@ -1236,7 +1249,10 @@ def login(options):
             answer = json.loads(b"".join(iter(lambda: connection.recv(4096), b"")).decode())
     except FileNotFoundError:
         raise Refused(
-            "this host has no hub for the browser; use the first login host, or ask the operator for jupyterhub_enabled"
+            (
+                "this host has no hub for the browser; use the first login host, or ask the "
+                "operator for jupyterhub_enabled"
+            )
         ) from None
     except (OSError, ValueError) as error:
         raise NoAnswer(

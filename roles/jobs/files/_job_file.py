@@ -153,7 +153,10 @@ def _text(value: object, allowed: str) -> str:
 def _check_characters(text: str) -> None:
     if re.search("[\ud800-\udfff]", text):
         raise _Fault(
-            "%s has a character that is none in UTF-8; write the file in UTF-8, and check its \\u escapes"
+            (
+                "%s has a character that is none in UTF-8; write the file in UTF-8, and check its "
+                "\\u escapes"
+            )
             % shown(text)
         )
 
@@ -392,7 +395,10 @@ TABLE = (
         "kind",
         "Job",
         _one_of(KINDS),
-        "`PyTorchJob` gives the command `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. With `HorovodJob` and `MPIJob`, the other workers run an sshd",
+        (
+            "`PyTorchJob` gives the command `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. "
+            "With `HorovodJob` and `MPIJob`, the other workers run an sshd"
+        ),
         "PyTorchJob",
         field=Field(2, "Type", "select"),
     ),
@@ -444,7 +450,10 @@ TABLE = (
         "",
         _form(
             r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}",
-            "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this cluster",
+            (
+                "the name of an image, such as pytorch:2.5; 'trainyard images' lists those of this "
+                "cluster"
+            ),
             empty=True,
         ),
         "The image of the containers. Empty means the default image of the cluster, if it has one",
@@ -540,7 +549,8 @@ TABLE = (
         "hang_minutes",
         "0",
         _whole(0, MAX_HANG_MINUTES),
-        "Minutes without output, work of the GPUs and traffic, after which `hang.txt` in the job's folder tells where each rank waits. "
+        "Minutes without output, work of the GPUs and traffic, after which `hang.txt` in the "
+        "job's folder tells where each rank waits. "
         "The job goes on. 0: never",
         "30",
         is_of_batch=True,
@@ -571,7 +581,10 @@ TABLE = (
             "remote:path with a remote that 'rclone config' has made, such as results:runs/1",
             empty=True,
         ),
-        "Where `rclone` copies the folder of a job that succeeded, with `result.json` and the logs of the workers. `trainyard show` tells if it failed",
+        (
+            "Where `rclone` copies the folder of a job that succeeded, with `result.json` and the "
+            "logs of the workers. `trainyard show` tells if it failed"
+        ),
         "results:runs/1",
         is_of_batch=True,
     ),
@@ -579,7 +592,10 @@ TABLE = (
         "mail",
         "",
         Accepts("none, or some of start, end, fail, requeue", _mail),
-        "When Slurm sends you a mail. Empty means the line in `~/.config/trainyard/mail`, or `end, fail, requeue` without that file. It needs `jobs_mail`",
+        (
+            "When Slurm sends you a mail. Empty means the line in `~/.config/trainyard/mail`, or "
+            "`end, fail, requeue` without that file. It needs `jobs_mail`"
+        ),
         "start, fail",
         is_of_batch=True,
         field=Field(20, "Mail", "text"),

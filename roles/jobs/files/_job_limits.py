@@ -143,7 +143,10 @@ def _quota_problems(job: dict, mine: dict) -> list:
 def account_problems(job, accounts, person):
     if not accounts:
         return [
-            "workspace_id: %s has no account on this cluster; ask the operator to add you to a group in slurm_accounts"
+            (
+                "workspace_id: %s has no account on this cluster; ask the operator to add you to a "
+                "group in slurm_accounts"
+            )
             % person
         ]
     known = {entry["account"]: entry for entry in accounts}
@@ -329,7 +332,8 @@ def _count_problems(job, known, where):
         return []
     advice = "at most %s" % quantity(len(fit), "worker") if fit else "smaller workers"
     return [
-        "worker_count: each worker has a host of its own, but %s %s %s large enough for one (%s) and the job has %s; "
+        "worker_count: each worker has a host of its own, but %s %s %s large enough for one "
+        "(%s) and the job has %s; "
         "use %s"
         % (
             quantity(len(fit), "host"),
@@ -461,38 +465,77 @@ _WORDS = {
     "JobHeldUser": "you have held it; `scontrol release ID` lets it start",
     "JobHeldAdmin": "an operator has held it",
     "JobHoldMaxRequeue": "Slurm holds it because it has failed to start several times; tell the operator",
-    "PartitionTimeLimit": "it asks for more time than the partition allows, so it never starts; stop it, and submit it with a smaller max_minutes",
-    "PartitionNodeLimit": "it has more workers than the partition allows, so it never starts; stop it, and submit it with a smaller worker_count",
-    "PartitionConfig": "the partition does not allow what it asks for; stop it, and submit it with smaller workers, or ask the operator",
+    "PartitionTimeLimit": (
+        "it asks for more time than the partition allows, so it never starts; stop it, and submit "
+        "it with a smaller max_minutes"
+    ),
+    "PartitionNodeLimit": (
+        "it has more workers than the partition allows, so it never starts; stop it, and submit it "
+        "with a smaller worker_count"
+    ),
+    "PartitionConfig": (
+        "the partition does not allow what it asks for; stop it, and submit it with smaller "
+        "workers, or ask the operator"
+    ),
     "PartitionDown": "the operator has closed the partition; running jobs go on",
     "PartitionInactive": "the operator has closed the partition",
-    "BadConstraints": "no host can ever fit it; stop it, and submit it with smaller workers or another host_class",
-    "Constraints": "no host that it can use now has what it asks for; `trainyard nodes` shows what the hosts have",
+    "BadConstraints": (
+        "no host can ever fit it; stop it, and submit it with smaller workers or another host_class"
+    ),
+    "Constraints": (
+        "no host that it can use now has what it asks for; `trainyard nodes` shows what the hosts "
+        "have"
+    ),
     "Reservation": "it waits for its reservation",
     "ReservationDeleted": "its reservation does not exist any more; stop it",
     "ReservationInvalid": "its reservation is not valid any more; stop it",
     "JobArrayTaskLimit": "its job array has as many running tasks as it allows",
     "AssociationJobLimit": "your account has as many running jobs as it may have",
     "AssociationTimeLimit": "your account has used up its time; ask the operator",
-    "AccountingPolicy": "a limit of your account keeps it from starting; `trainyard quota` shows the limits",
-    "AccountNotAllowed": "its account may not use the partition; stop it, and submit it with another workspace_id",
-    "InvalidAccount": "its account does not exist any more; stop it, and submit it with another workspace_id",
-    "InvalidQOS": "its priority does not exist any more; stop it, and submit it with another priority",
-    "QOSNotAllowed": "its account or the partition does not allow its priority; stop it, and submit it with another priority",
-    "QOSUsageThreshold": "your account has used so much lately that its priority may not be used now; wait, or submit it with another priority",
+    "AccountingPolicy": (
+        "a limit of your account keeps it from starting; `trainyard quota` shows the limits"
+    ),
+    "AccountNotAllowed": (
+        "its account may not use the partition; stop it, and submit it with another workspace_id"
+    ),
+    "InvalidAccount": (
+        "its account does not exist any more; stop it, and submit it with another workspace_id"
+    ),
+    "InvalidQOS": (
+        "its priority does not exist any more; stop it, and submit it with another priority"
+    ),
+    "QOSNotAllowed": (
+        "its account or the partition does not allow its priority; stop it, and submit it with "
+        "another priority"
+    ),
+    "QOSUsageThreshold": (
+        "your account has used so much lately that its priority may not be used now; wait, or "
+        "submit it with another priority"
+    ),
     "QOSJobLimit": "there are as many running jobs of its priority as there may be",
     "QOSResourceLimit": "the jobs of its priority use all that they may use",
     "QOSTimeLimit": "the jobs of its priority have used up their time; ask the operator",
-    "MaxMemPerLimit": "it asks for more memory for each CPU or host than this cluster allows; stop it, and submit it with a smaller worker_memory",
+    "MaxMemPerLimit": (
+        "it asks for more memory for each CPU or host than this cluster allows; stop it, and "
+        "submit it with a smaller worker_memory"
+    ),
     "Licenses": "it waits for a licence",
     "NodeDown": "a host that it needs is down",
     "FrontEndDown": "the host that starts jobs is down; tell the operator",
-    "SchedDefer": "it asks to start at once, which this cluster does not do; stop it, and submit it without --immediate",
+    "SchedDefer": (
+        "it asks to start at once, which this cluster does not do; stop it, and submit it without "
+        "--immediate"
+    ),
     "FedJobLock": "the clusters of the federation agree on where it starts",
     "PowerNotAvail": "its hosts are switched off to save power",
     "PowerReserved": "the power that it needs is reserved for other jobs",
-    "MaxPoweredUpNodes": "as many hosts are switched on as this cluster allows; it starts when one of them is free",
-    "MpiPortsBusy": "the ports that it needs on its hosts are in use; it starts when another job there has ended",
+    "MaxPoweredUpNodes": (
+        "as many hosts are switched on as this cluster allows; it starts when one of them is free"
+    ),
+    "MpiPortsBusy": (
+        "the ports that it needs on its hosts are in use; it starts when another job there has "
+        "ended"
+    ),
     "BurstBufferResources": "it waits for space in the burst buffer",
     "BurstBufferStageIn": "its files are being copied into the burst buffer",
     "BurstBufferOperation": "the burst buffer has failed for it; tell the operator",
@@ -505,7 +548,10 @@ _WORDS = {
     "RaisedSignal": "its last run was ended by a signal; its log may say why",
     "TimeLimit": "its last run took longer than its time limit",
     "InactiveLimit": "its last run was ended because it did nothing",
-    "OutOfMemory": "its last run needed more memory than it had; stop it, and submit it with a larger worker_memory",
+    "OutOfMemory": (
+        "its last run needed more memory than it had; stop it, and submit it with a larger "
+        "worker_memory"
+    ),
 }
 
 #: Resources as reasons of limits name them: in words, and the key of a job file that asks for them.
@@ -565,24 +611,24 @@ def _share_words(whose: str, amount: str, minutes: str, group: str) -> str:
     if minutes == "RunMins":
         jobs_of, one = ("the group's", "group") if group else ("your", "person")
         return (
-            "%s running jobs hold all the %s that %s allows one %s; it starts when they have run for longer, or with a smaller max_minutes"
-            % (jobs_of, amount, whose, one)
-        )
+            "%s running jobs hold all the %s that %s allows one %s; it starts when they have "
+            "run for longer, or with a smaller max_minutes"
+        ) % (jobs_of, amount, whose, one)
     if group:
         return (
-            "group %s has all the %s that %s allows one group; it starts when another job of the group has ended"
-            % (
-                group,
-                amount,
-                whose,
-            )
-        )
-    return (
-        "you have all the %s that %s allows one person; it starts when another job of yours has ended"
-        % (
+            "group %s has all the %s that %s allows one group; it starts when another job of "
+            "the group has ended"
+        ) % (
+            group,
             amount,
             whose,
         )
+    return (
+        "you have all the %s that %s allows one person; it starts when another job of yours "
+        "has ended"
+    ) % (
+        amount,
+        whose,
     )
 
 
@@ -611,11 +657,11 @@ def _group_words(whose: str, amount: str, minutes: str) -> str:
         )
     if minutes:
         return (
-            "the running jobs of %s hold all the %s that they may have; it starts when they have run for longer, or with a smaller max_minutes"
-            % (
-                whose,
-                amount,
-            )
+            "the running jobs of %s hold all the %s that they may have; it starts when they "
+            "have run for longer, or with a smaller max_minutes"
+        ) % (
+            whose,
+            amount,
         )
     return "%s has all the %s that it may have; it starts when another of its jobs has ended" % (
         whose,
@@ -851,12 +897,12 @@ def progress(job: str, workers: list, percents: list) -> str:
     else:
         words.append("the use of its GPUs is not known")
     return (
-        "it may hang: %s. See `trainyard logs %s --rank %d`; `trainyard attach %s --rank %d`, and there py-spy dump, shows where a process waits"
-        % (
-            ", ".join(words),
-            job,
-            first["worker"],
-            job,
-            first["worker"],
-        )
+        "it may hang: %s. See `trainyard logs %s --rank %d`; `trainyard attach %s --rank %d`, "
+        "and there py-spy dump, shows where a process waits"
+    ) % (
+        ", ".join(words),
+        job,
+        first["worker"],
+        job,
+        first["worker"],
     )

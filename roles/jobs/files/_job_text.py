@@ -149,7 +149,10 @@ def _one_line_each(entry, known_keys):
     if quote and inside:
         raise TextError(
             number,
-            "the quote before '%.20s' has no end, so %s= would be part of that value; close it, or write each key on a line of its own"
+            (
+                "the quote before '%.20s' has no end, so %s= would be part of that value; close "
+                "it, or write each key on a line of its own"
+            )
             % (line[opened + 1 :].strip(), inside),
         )
     return [(number, part) for part in parts]
@@ -168,7 +171,10 @@ _HINTS = (
     ),
     (
         "mapping values are not allowed",
-        "'%(words).60s' has a colon and a space, so it could be a key; put the text in quotes, or begin it with |",
+        (
+            "'%(words).60s' has a colon and a space, so it could be a key; put the text in quotes, "
+            "or begin it with |"
+        ),
     ),
     (
         "found unexpected end of stream|unexpected document separator",
@@ -197,13 +203,19 @@ class _Yaml:
         except ImportError:
             raise TextError(
                 0,
-                "package python3-yaml is not installed on this host; tell the operator to run playbook workbench",
+                (
+                    "package python3-yaml is not installed on this host; tell the operator to run "
+                    "playbook workbench"
+                ),
             ) from None
         bad = _NO_YAML.search(text)
         if bad:
             raise TextError(
                 text.count("\n", 0, bad.start()) + 1,
-                "the file has the character %s, which YAML does not allow; remove it, or write it as an escape in double quotes"
+                (
+                    "the file has the character %s, which YAML does not allow; remove it, or write "
+                    "it as an escape in double quotes"
+                )
                 % ascii(bad.group()),
             )
         loader = getattr(self.yaml, "CSafeLoader", None)
@@ -324,7 +336,10 @@ class _Yaml:
         if last != line and getattr(event, "value", "more"):
             raise TextError(
                 last,
-                "'%.60s' goes on with a value of line %d; write it on one line, or begin a text of several lines with | after its key"
+                (
+                    "'%.60s' goes on with a value of line %d; write it on one line, or begin a "
+                    "text of several lines with | after its key"
+                )
                 % (self.words(last), line),
             )
 

@@ -41,7 +41,9 @@ def is_coloured() -> bool:
 
 
 def painted(text: str) -> str:
-    """Return a state with its colour, if the output has colours. The text may have spaces after it."""
+    """Return a state with its colour, if the output has colours. The text may have spaces
+    after it.
+    """
     colour = COLOURS.get(text.rstrip())
     if colour is None or not is_coloured():
         return text

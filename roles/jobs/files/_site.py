@@ -280,6 +280,7 @@ class Site:
             return _files.read_regular(os.path.join(folder or "", "spec.yml"))
         except OSError:
             raise Refused(
-                "job %s has no job file in %s. `trainyard list --all` shows your jobs; one that has not started has no file yet, and one of plain "
+                "job %s has no job file in %s. `trainyard list --all` shows your jobs; one "
+                "that has not started has no file yet, and one of plain "
                 "sbatch has none" % (number, folder or self.folder)
             ) from None

@@ -154,7 +154,9 @@ def active_jobs(*options):
 
 
 def jobs_of_all() -> list:
-    """Return the waiting and running jobs that Slurm shows the person: all of them to an operator."""
+    """Return the waiting and running jobs that Slurm shows the person: all of them to an
+    operator.
+    """
     mark = "|%s|" % uuid.uuid4().hex
     return parsed(_slurm.jobs_command(mark), lambda text: _slurm.parse_jobs(text, mark))
 

@@ -285,7 +285,10 @@ def warnings_of(job):
             else "at the time limit of the queue"
         )
         found.append(
-            "the command sleeps for ever, so the job keeps its CPUs and GPUs until you stop it, or until it ends %s"
+            (
+                "the command sleeps for ever, so the job keeps its CPUs and GPUs until you stop "
+                "it, or until it ends %s"
+            )
             % end
         )
     return found

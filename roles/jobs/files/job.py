@@ -94,7 +94,10 @@ def environment_file(job, folder):
         lines += ["unset RANK WORLD_SIZE LOCAL_RANK"]
     if job["environment_aliases"] == "dlws":
         lines += [
-            "export DLWS_JOB_ID=$TRAINYARD_JOB_ID DLWS_USER_NAME=$USER DLWS_SD_worker0_SSH_PORT=$TRAINYARD_SSH_PORT",
+            (
+                "export DLWS_JOB_ID=$TRAINYARD_JOB_ID DLWS_USER_NAME=$USER "
+                "DLWS_SD_worker0_SSH_PORT=$TRAINYARD_SSH_PORT"
+            ),
             "export DLWS_ROLE_IDX=$TRAINYARD_WORKER_INDEX DLWS_NUM_WORKER=$TRAINYARD_WORKER_COUNT",
         ]
     return "\n".join(lines) + "\n"
@@ -108,7 +111,10 @@ def worker_command(job, folder):
     # In the background and with an output of its own: Slurm waits until no process has the output
     # of the worker.
     beside = (
-        'test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > "$TRAINYARD_JOB_DIR/services.log" 2>&1 &); '
+        (
+            'test "$TRAINYARD_WORKER_INDEX" != 0 || (python3 %s run < /dev/null > '
+            '"$TRAINYARD_JOB_DIR/services.log" 2>&1 &); '
+        )
         % SERVICES
         if started_services(job)
         else ""
@@ -351,7 +357,10 @@ class Job:
         self.number = environment.get("SLURM_JOB_ID") or ""
         if not self.number.isdigit():
             raise Refused(
-                "this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with sbatch, or the job file with trainyard submit"
+                (
+                    "this is not a job of Slurm: SLURM_JOB_ID is not set. Submit the script with "
+                    "sbatch, or the job file with trainyard submit"
+                )
             )
         self.person = pwd.getpwuid(os.getuid())
         base = own_folder(config["jobs"], self.person)
@@ -451,7 +460,9 @@ class Job:
         return found if isinstance(found, dict) else {}
 
     def pass_on(self, stream):
-        """Print what srun says, and note when each task ended. The clocks of the hosts may differ."""
+        """Print what srun says, and note when each task ended. The clocks of the hosts may
+        differ.
+        """
         for line in stream:
             match = OF_TASKS.match(line)
             if match:
@@ -462,7 +473,9 @@ class Job:
                 os.write(2, line)
 
     def started(self):
-        """Return the reports of ranks that the workers' commands have started, by worker and rank."""
+        """Return the reports of ranks that the workers' commands have started, by worker
+        and rank.
+        """
         found = {}
         for name in os.listdir(self.folder):
             match = STARTED.fullmatch(name)

@@ -101,7 +101,9 @@ def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
 
 
 def curve_queries(job: dict, now: float, person: str) -> list:
-    """Return the addresses of the queries for the curves of the GPUs of a job, over its own time."""
+    """Return the addresses of the queries for the curves of the GPUs of a job, over its own
+    time.
+    """
     if not job["started"] or not PERSON.fullmatch(person):
         return []
     span = _span(job, now, job["gpus"])
@@ -147,7 +149,8 @@ OF_OPERATORS = {
     "alerts": "alerts",
     "verify": instant('{__name__=~"trainyard_verify_(passed|timestamp_seconds|check_passed)"}'),
     "jobs": instant(
-        "avg by (slurm_job) (avg_over_time(trainyard_gpu_utilization_ratio[1h]) * on (instance, uuid) group_left (slurm_job)"
+        "avg by (slurm_job) (avg_over_time(trainyard_gpu_utilization_ratio[1h]) * on "
+        "(instance, uuid) group_left (slurm_job)"
         ' count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0))'
     ),
 }

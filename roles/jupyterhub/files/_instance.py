@@ -83,7 +83,9 @@ class RequestError(ValueError):
 
 
 def name_of(server_name, display_name):
-    """Return the name of an instance, as its job has it. The judge refuses one that is not valid."""
+    """Return the name of an instance, as its job has it. The judge refuses one that is not
+    valid.
+    """
     return display_name or server_name or DEFAULT_NAME
 
 
@@ -305,7 +307,9 @@ CHECKS = {
 
 
 def request_of(text):
-    """Return a request of the hub, checked. It comes as JSON on the standard input of the helper."""
+    """Return a request of the hub, checked. It comes as JSON on the standard input of the
+    helper.
+    """
     try:
         request = json.loads(text)
     except ValueError:
@@ -541,7 +545,10 @@ def asked_by(found, people):
     """
     if found is None or found not in people or not PERSON.fullmatch(found):
         raise RequestError(
-            "%s is not one of the people of this cluster; ask the operator to add you to a group in slurm_accounts"
+            (
+                "%s is not one of the people of this cluster; ask the operator to add you to a "
+                "group in slurm_accounts"
+            )
             % (found or "this account")
         )
     return found

@@ -187,7 +187,9 @@ class Silence:
         self.since = ""
 
     def take(self, answer: dict, now: datetime.datetime) -> None:
-        """Take an answer of the helper. A person with too many requests says nothing about Slurm."""
+        """Take an answer of the helper. A person with too many requests says nothing about
+        Slurm.
+        """
         if "error" not in answer or not (answer["no_answer"] or answer.get("busy")):
             self.since = ""
         elif not answer.get("busy"):
@@ -195,7 +197,9 @@ class Silence:
 
 
 def problem_lines(message: object) -> list:
-    """Return the lines of an error. The form is standard input, so messages name no line of a file."""
+    """Return the lines of an error. The form is standard input, so messages name no line of
+    a file.
+    """
     return [re.sub(r"^-: (line \d+: )?", "", line) for line in str(message).split("\n")]
 
 

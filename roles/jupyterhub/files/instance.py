@@ -91,7 +91,9 @@ def prctl(option, value):
 
 
 def end_with_parent():
-    """Preparation of a command of Slurm: it ends with the helper, even if its owner has stopped it."""
+    """Preparation of a command of Slurm: it ends with the helper, even if its owner has
+    stopped it.
+    """
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -41,7 +41,8 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' %(hub)s; img-src 'self' %(hub)s; font-src 'self' %(hub)s; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self' %(hub)s; img-src 'self' "
+        "%(hub)s; font-src 'self' %(hub)s; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     )
     % {"hub": HUB},
@@ -70,7 +71,9 @@ class WithHeaders:
             self.set_header(name, value)
 
     def write_error(self, status_code, **_more):
-        """Answer an error in the frame of the pages. It names nobody: the login may be what failed."""
+        """Answer an error in the frame of the pages. It names nobody: the login may be what
+        failed.
+        """
         heading = "%d: %s" % (status_code, self._reason)
         frame = {"prefix": PREFIX, "hub": HUB, "person": ""}
         self.finish(_jobs_page.render("problem", frame, heading=heading, problems=[], since=""))

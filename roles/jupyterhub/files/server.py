@@ -58,14 +58,20 @@ LOOK = 5
 HOLD = "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"
 #: Its process ID is needed to interrupt and to end it: signals do not reach a container through
 #: podman exec.
-KERNEL = 'cd "$1" 2> /dev/null; echo $$ > "$2"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m ipykernel_launcher -f "$3"'
-TENSORBOARD = (
-    'echo $$ > "$1"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s tensorboard "$2" "$3"'
-    % SERVICES_INSIDE
+KERNEL = (
+    'cd "$1" 2> /dev/null; echo $$ > "$2"; exec ${TRAINYARD_KERNEL_PYTHON:-python3} -m '
+    'ipykernel_launcher -f "$3"'
 )
+TENSORBOARD = (
+    'echo $$ > "$1"; export CUDA_VISIBLE_DEVICES=; exec ${TRAINYARD_KERNEL_PYTHON:-python3} %s '
+    'tensorboard "$2" "$3"'
+) % SERVICES_INSIDE
 #: As it comes, VS Code asks other hosts for updates, reports its use, and opens a chat whose models
 #: are outside.
-VSCODE_CONFIG = "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: true\ndisable-getting-started-override: true\n"
+VSCODE_CONFIG = (
+    "auth: none\ndisable-telemetry: true\ndisable-update-check: true\ndisable-workspace-trust: "
+    "true\ndisable-getting-started-override: true\n"
+)
 VSCODE_DEFAULTS = {
     "terminal.integrated.defaultProfile.linux": "container",
     "telemetry.telemetryLevel": "off",
@@ -288,7 +294,10 @@ def free_port(address, ports):
             probe.bind((address, port))
             return port
     raise Refused(
-        "all ports from %d to %d of %s are in use. Tell the operator to set a larger range, jupyterhub_instance_ports"
+        (
+            "all ports from %d to %d of %s are in use. Tell the operator to set a larger range, "
+            "jupyterhub_instance_ports"
+        )
         % (first, last, address)
     )
 
@@ -573,7 +582,10 @@ def main(argv):
         say(str(problem))
         return 1
     sys.stderr.write(
-        "usage: server run FILE | kernel FILE | shell [root] | save NAME | tensorboard FOLDER SOCKET | vscode SOCKET\n"
+        (
+            "usage: server run FILE | kernel FILE | shell [root] | save NAME | tensorboard FOLDER "
+            "SOCKET | vscode SOCKET\n"
+        )
     )
     return 2
 

@@ -337,7 +337,10 @@ class InstanceSpawner(Spawner):
                 if host not in self.addresses:
                     raise web.HTTPError(
                         500,
-                        "host %s is not known to the hub; tell the operator to run playbook workbench"
+                        (
+                            "host %s is not known to the hub; tell the operator to run playbook "
+                            "workbench"
+                        )
                         % host,
                     )
                 route = _identity.route_host(self.identity, self.addresses[host])

@@ -379,13 +379,18 @@ class RootTerminal(Page):
             "name"
         ]
         return self.show(
-            note="Terminal %s is root's. JupyterLab lists it among the running terminals, at its left side."
+            note=(
+                "Terminal %s is root's. JupyterLab lists it among the running terminals, at its "
+                "left side."
+            )
             % name
         )
 
 
 def hold_identity(app) -> None:
-    """Load certificate and key, and remove the files. Tornado would read them at each connection."""
+    """Load certificate and key, and remove the files. Tornado would read them at each
+    connection.
+    """
     app.http_server.ssl_options = netutil.ssl_options_to_context(app.ssl_options, server_side=True)
     for name in ("certfile", "keyfile", "ca_certs"):
         os.unlink(app.ssl_options[name])

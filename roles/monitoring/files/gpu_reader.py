@@ -187,7 +187,9 @@ class Reader:
         return self.links
 
     def read_nvidia(self) -> None:
-        """Publish what one nvidia-smi prints, until it ends. Silent: it ended, or does not go on."""
+        """Publish what one nvidia-smi prints, until it ends. Silent: it ended, or does not
+        go on.
+        """
         command = ["nvidia-smi", "-q", "-x", "-l", "%d" % self.interval]
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -111,7 +111,9 @@ def kernel_log() -> str | None:
 
 
 def job_loads(root: str = GROUPS) -> dict[int, dict]:
-    """Return what each job of Slurm uses on this host, as _job_watch.load_of does, by its number."""
+    """Return what each job of Slurm uses on this host, as _job_watch.load_of does, by its
+    number.
+    """
     groups: dict[int, str] = {}
     for pattern, folder, line in OF_JOBS:
         for path in glob.glob(root + folder + pattern):

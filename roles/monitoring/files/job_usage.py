@@ -112,7 +112,9 @@ def query(expression: str, moment: float, port: int = PORT, folder: str = TLS) -
 def sums_query(number: int, seconds: int, step: int) -> str:
     """Return the expression for the last sums of a job on each of its GPUs, by kind."""
     return (
-        'max by (instance, uuid, kind) (max_over_time((label_replace({__name__=~"trainyard_gpu_job_.+"}, "kind", "$1", "__name__", "trainyard_gpu_job_(.+)")'
+        "max by (instance, uuid, kind) "
+        '(max_over_time((label_replace({__name__=~"trainyard_gpu_job_.+"}, "kind", "$1", '
+        '"__name__", "trainyard_gpu_job_(.+)")'
         " and on (instance, uuid) (trainyard_gpu_job == %d))[%ds:%ds]))" % (number, seconds, step)
     )
 
@@ -123,8 +125,10 @@ def idle_query(minutes: int, interval: int) -> str:
     """
     window = "[%dm]" % minutes
     return (
-        'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", trainyard_gpu_job > 0)'
-        " and on (instance, uuid) (min_over_time(trainyard_gpu_job%s) == max_over_time(trainyard_gpu_job%s))"
+        'count by (slurm_job) (count_values by (instance, uuid) ("slurm_job", '
+        "trainyard_gpu_job > 0)"
+        " and on (instance, uuid) (min_over_time(trainyard_gpu_job%s) == "
+        "max_over_time(trainyard_gpu_job%s))"
         " and on (instance, uuid) (max_over_time(trainyard_gpu_utilization_ratio%s) < %g)"
         " and on (instance, uuid) (count_over_time(trainyard_gpu_utilization_ratio%s) >= %d))"
         % (window, window, window, _metrics.BUSY, window, SEEN * minutes * 60 / interval)

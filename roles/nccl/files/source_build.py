@@ -139,7 +139,10 @@ def read_record(path):
         found = error
     if not isinstance(found, dict):
         raise StepError(
-            "%s is damaged (%s). It records which files the earlier build installed. Restore it from a backup, or remove it and these files"
+            (
+                "%s is damaged (%s). It records which files the earlier build installed. Restore "
+                "it from a backup, or remove it and these files"
+            )
             % (path, found if isinstance(found, ValueError) else "a dictionary is expected")
         )
     return found
@@ -199,7 +202,9 @@ def place(path, build, files, folders, hint):
 
 
 def remove(path):
-    """Remove the files of a record. Return whether there was one. A file that was changed is kept."""
+    """Remove the files of a record. Return whether there was one. A file that was changed
+    is kept.
+    """
     record = read_record(path)
     for target, total in sorted(record.get("files", {}).items()):
         if not os.path.lexists(target):
@@ -229,7 +234,9 @@ def header_version(path):
 
 
 def parse_libraries(text):
-    """Paths by library name in the output of C(ldd). Empty if the loader does not find the library."""
+    """Paths by library name in the output of C(ldd). Empty if the loader does not find the
+    library.
+    """
     found = {}
     for line in text.splitlines():
         match = re.match(r"\s+(\S+) => (?:(/.*) \(0x[0-9a-f]+\)|not found)\s*$", line)

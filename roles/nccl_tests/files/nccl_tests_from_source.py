@@ -39,7 +39,10 @@ def get(asked, work):
         folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "nccl-tests")
     if not os.path.isfile(os.path.join(folder, "src", "all_reduce.cu")):
         raise source.StepError(
-            "nccl_tests_url: the sources are not those of nccl-tests: they have no src/all_reduce.cu"
+            (
+                "nccl_tests_url: the sources are not those of nccl-tests: they have no "
+                "src/all_reduce.cu"
+            )
         )
     # The sources contain their version since 2.17.
     for header in glob.glob(os.path.join(folder, "src", "*.h")):
@@ -49,7 +52,10 @@ def get(asked, work):
             ):
                 if version != asked["tag"].lstrip("v"):
                     raise source.StepError(
-                        "nccl_tests_url: the sources are those of nccl-tests %s, but nccl_tests_tag is %s"
+                        (
+                            "nccl_tests_url: the sources are those of nccl-tests %s, but "
+                            "nccl_tests_tag is %s"
+                        )
                         % (version, asked["tag"])
                     )
     return folder
@@ -119,24 +125,34 @@ def prove(program, asked):
     lost = sorted(name for name, path in found.items() if not path and name not in LATER)
     if lost:
         raise source.StepError(
-            "the loader does not find %s for all_reduce_perf: add the library's folder to /etc/ld.so.conf.d"
+            (
+                "the loader does not find %s for all_reduce_perf: add the library's folder to "
+                "/etc/ld.so.conf.d"
+            )
             % ", ".join(lost)
         )
     with_mpi = any(name.startswith("libmpi.so") for name in found)
     if with_mpi != bool(asked["mpi_home"]):
         # Without MPI, mpirun starts independent ranks, and each measures itself.
         raise source.StepError(
-            "all_reduce_perf was built %s MPI, contrary to nccl_tests_mpi: check nccl_tests_make_variables"
+            (
+                "all_reduce_perf was built %s MPI, contrary to nccl_tests_mpi: check "
+                "nccl_tests_make_variables"
+            )
             % ("with" if with_mpi else "without")
         )
     if "libnccl.so.2" not in found:
         raise source.StepError(
-            "all_reduce_perf was built without the shared library of NCCL: check nccl_tests_make_variables"
+            (
+                "all_reduce_perf was built without the shared library of NCCL: check "
+                "nccl_tests_make_variables"
+            )
         )
     version = nccl_version(found["libnccl.so.2"])
     if version != asked["nccl"]:
         raise source.StepError(
-            "all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one of them, or set "
+            "all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one "
+            "of them, or set "
             "nccl_tests_nccl_home to its folder" % (asked["nccl"], version, found["libnccl.so.2"])
         )
 

@@ -49,12 +49,28 @@ WORDS = {
 }
 #: Ends that the program of a job did not see, by Slurm's name of the state.
 STATES = {
-    "TIMEOUT": "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin from the last one.",
-    "OUT_OF_MEMORY": "The job used more memory than it had requested. Raise worker_memory, or use smaller batches and fewer workers that load data.",
-    "NODE_FAIL": "A host of the job failed. Submit the job again with trainyard clone; other hosts take it.",
-    "BOOT_FAIL": "A host of the job did not start. Submit the job again with trainyard clone; other hosts take it.",
-    "DEADLINE": "The job could not end before its deadline. Submit it with a later one, or with a shorter time limit.",
-    "PREEMPTED": "A job with a higher priority took its place. A preemptible job is queued again by itself.",
+    "TIMEOUT": (
+        "The job reached its time limit. Raise max_minutes, or let it write checkpoints and begin "
+        "from the last one."
+    ),
+    "OUT_OF_MEMORY": (
+        "The job used more memory than it had requested. Raise worker_memory, or use smaller "
+        "batches and fewer workers that load data."
+    ),
+    "NODE_FAIL": (
+        "A host of the job failed. Submit the job again with trainyard clone; other hosts take it."
+    ),
+    "BOOT_FAIL": (
+        "A host of the job did not start. Submit the job again with trainyard clone; other hosts "
+        "take it."
+    ),
+    "DEADLINE": (
+        "The job could not end before its deadline. Submit it with a later one, or with a shorter "
+        "time limit."
+    ),
+    "PREEMPTED": (
+        "A job with a higher priority took its place. A preemptible job is queued again by itself."
+    ),
 }
 
 
@@ -86,7 +102,9 @@ def state_of(subject: str, environment: dict[str, str]) -> str:
 
 
 def comment_of(number: str) -> str:
-    """Return Slurm's comment of a job. OSError, subprocess.SubprocessError: Slurm does not answer."""
+    """Return Slurm's comment of a job. OSError, subprocess.SubprocessError: Slurm does not
+    answer.
+    """
     mark = "t" + os.urandom(8).hex()
     command = ["squeue", "--all", "--noheader", "--states=all", "--jobs=" + number]
     done = subprocess.run(
@@ -214,7 +232,10 @@ def main(arguments: list[str]) -> int:
     program = program_of(settings)
     if not program:
         print(
-            "trainyard: no program sends mails on this host; install one that has /usr/sbin/sendmail, or set jobs_mail_program",
+            (
+                "trainyard: no program sends mails on this host; install one that has "
+                "/usr/sbin/sendmail, or set jobs_mail_program"
+            ),
             file=sys.stderr,
         )
         return 1

@@ -112,7 +112,9 @@ class Progress(object):
         return is_new
 
     def _moves(self, now: float, watched: list) -> bool:
-        """Return whether a host has moved more than without training in the last minute, or longer."""
+        """Return whether a host has moved more than without training in the last minute, or
+        longer.
+        """
         totals = [_moved(found) for found in watched]
         if self.totals is None or len(self.totals) != len(totals):
             self.counted, self.totals = now, totals
@@ -439,7 +441,9 @@ def _talk(address: tuple) -> str:
 
 
 def _read_until(stream: typing.BinaryIO, deadline: float) -> bytes:
-    """Return what comes until the other side closes the connection, the deadline or the most bytes."""
+    """Return what comes until the other side closes the connection, the deadline or the
+    most bytes.
+    """
     parts, size = [], 0
     while size < MOST_RAS and time.monotonic() < deadline:
         part = stream.read1(1 << 16)
@@ -507,7 +511,8 @@ def _behind(found: dict, operation: str, ranks: list) -> None:
 
 
 _RAS_RANK = re.compile(
-    r"  Rank (?P<rank>\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not launched any operations)| reported (?P<error>[^-]+?))?"
+    r"  Rank (?P<rank>\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not "
+    r"launched any operations)| reported (?P<error>[^-]+?))?"
     r" -- (?:GPU [^\n]*? managed by process (?P<pid>\d+) on node (?P<host>\S+)|\[process)"
 )
 _RAS_COUNT = re.compile(
@@ -766,7 +771,9 @@ def _of_children(entry: dict) -> list:
 
 
 def _clean(text: object) -> str:
-    """Return one line without control characters: names and stacks are what a program has chosen."""
+    """Return one line without control characters: names and stacks are what a program has
+    chosen.
+    """
     return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "?", str(text))[:300]
 
 
@@ -1003,7 +1010,9 @@ def _lines_of(entry: dict) -> list:
 
 
 def _write(path: str, text: str, mode: int = 0o600) -> None:
-    """Write a file of the job in one step. Only its owner reads it, unless C(mode) says otherwise."""
+    """Write a file of the job in one step. Only its owner reads it, unless C(mode) says
+    otherwise.
+    """
     new = "%s.%d" % (path, os.getpid())
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with open(os.open(new, flags, 0o600), "w", encoding="utf-8", errors="replace") as stream:
@@ -1024,7 +1033,9 @@ def _read_answer(path: str) -> dict:
 
 
 def ask(folder: str, hosts: list, seconds: float = ANSWER_SECONDS) -> list:
-    """Ask all workers of a job where they wait, and return their answers as P(sentence) takes them."""
+    """Ask all workers of a job where they wait, and return their answers as P(sentence)
+    takes them.
+    """
     mark = "%.6f" % time.time()
     _write(os.path.join(folder, ASKED), mark + "\n")
     deadline, found = time.time() + seconds, {}  # type: float, dict

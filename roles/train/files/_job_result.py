@@ -45,7 +45,8 @@ __all__ = [
 TIMED_OUT, STOPPED = 124, 143
 #: The rank itself, or one of its workers that load data.
 OUT_OF_MEMORY = (
-    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less memory (workers, batch), or fewer ranks on the host. "
+    ". Memory was full, and the kernel killed %d of the processes there meanwhile: use less "
+    "memory (workers, batch), or fewer ranks on the host. "
     "verify shows limits of the container"
 )
 #: What a job reports of the card of its data.
@@ -137,7 +138,9 @@ class Logs:
         self.folder = folder
 
     def get(self, rank: int, missing: object = "") -> object:
-        """Return the log of a rank for _log_causes. Its owner may have put anything in its place."""
+        """Return the log of a rank for _log_causes. Its owner may have put anything in its
+        place.
+        """
         causes = importlib.import_module("_log_causes")
         try:
             descriptor = os.open(
@@ -175,7 +178,9 @@ def first_failed(
 
 
 def _failed(rows: list[dict]) -> list[dict]:
-    """Return the ranks that failed by themselves, or all that did not end well, the earliest first."""
+    """Return the ranks that failed by themselves, or all that did not end well, the
+    earliest first.
+    """
     # A rank that was killed together with what records it has no exit code.
     killed = [row for row in rows if row["exit_code"] is None and row["hostname"]]
     bad = [row for row in rows if row["exit_code"] != 0 and row["hostname"]]
@@ -252,11 +257,11 @@ def _with_memory(causes: list[dict], counters: dict, library: object) -> list[di
         if counters.get(name) is not None
     )
     cause = (
-        "the memory of the job or its container was full (%s), and the kernel killed %d of the processes there"
-        % (
-            words or "limit not known",
-            counters["oom_kills"],
-        )
+        "the memory of the job or its container was full (%s), and the kernel killed %d of the "
+        "processes there"
+    ) % (
+        words or "limit not known",
+        counters["oom_kills"],
     )
     line = "kernel: oom_kill %d" % counters["oom_kills"]
     told = library.cause_of("job_out_of_memory", line, cause=cause)
@@ -367,7 +372,10 @@ def seen(
     if not requested or not gpus["idle"]:
         return gpus, fabric, []
     idle = ", ".join("GPU %d (%d %% at most)" % (number, peaks[number]) for number in gpus["idle"])
-    warning = "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its GPUs, and CUDA_VISIBLE_DEVICES"
+    warning = (
+        "host %s: %s stayed idle, although the job requested %d. Check how its command chooses its "
+        "GPUs, and CUDA_VISIBLE_DEVICES"
+    )
     return gpus, fabric, [warning % (host, idle, requested)]
 
 

@@ -74,7 +74,10 @@ LOG_BYTES, LAUNCHER_LINES = 16 << 20, 500
 RANK_LINE = re.compile(rb"\[\d+ \S+\] ")
 # The last line of a rank that failed, from rank.py.
 RANK_END = re.compile(rb"\[(\d+) \S+\] trainyard: rank ended with exit code \d+$")
-SHORTENED = "earlier lines of the ranks were removed here. The output of each rank is complete in rank.N.log"
+SHORTENED = (
+    "earlier lines of the ranks were removed here. The output of each rank is complete in "
+    "rank.N.log"
+)
 
 # Ends all processes with the job's ID in their environment. It also runs in the training
 # containers, so it is Python 3.6.
@@ -398,7 +401,9 @@ def watched(spec, seen):
 
 
 def strip_prefix(line):
-    """Remove horovodrun's prefix, because a rank's line already starts with the rank and its host."""
+    """Remove horovodrun's prefix, because a rank's line already starts with the rank and
+    its host.
+    """
     return re.sub(rb"^\[\d+(?:,\d+)?\]<std(?:out|err)>: ?(?=\[\d+ )", b"", line)
 
 
@@ -439,7 +444,10 @@ def judge(places, rows, job_dir):
             )
         if row["world_size"] not in (None, len(places)):
             problems.append(
-                "rank %d on host %s took part in a job of %d ranks in place of %d: the launcher has started separate jobs"
+                (
+                    "rank %d on host %s took part in a job of %d ranks in place of %d: the "
+                    "launcher has started separate jobs"
+                )
                 % (place["rank"], place["host"], row["world_size"], len(places))
             )
         problem = _job_result.problem("rank", place["host"], row, job_dir)
@@ -488,13 +496,18 @@ def read_cluster():
         raise JobError("%s does not exist on this host: run site.yml first" % CLUSTER) from error
     except (OSError, ValueError, RecursionError) as error:
         raise JobError(
-            "%s is damaged on this host (%s). Keys are compared with it: restore it, or remove it if you trust the current keys, then run site.yml"
+            (
+                "%s is damaged on this host (%s). Keys are compared with it: restore it, or remove "
+                "it if you trust the current keys, then run site.yml"
+            )
             % (CLUSTER, error)
         ) from error
 
 
 def sweep_host(job_id, host, is_head):
-    """Return None if no process of the job runs on the host, else the reason why this is not known."""
+    """Return None if no process of the job runs on the host, else the reason why this is
+    not known.
+    """
     # The head's own processes are visible from here, even if its container does not run.
     command = (
         [sys.executable, "-", job_id]
@@ -799,7 +812,10 @@ class Job(object):
                 probe.bind((address, asked))
             except OSError as error:
                 raise JobError(
-                    "train_master_port: '%d' cannot be used at %s on host %s: %s. Set another port, or 0 for a free port"
+                    (
+                        "train_master_port: '%d' cannot be used at %s on host %s: %s. Set another "
+                        "port, or 0 for a free port"
+                    )
                     % (asked, address, self.hosts[0]["name"], error)
                 ) from error
             return probe.getsockname()[1]
@@ -824,7 +840,8 @@ class Job(object):
         version = _launchers.open_mpi_version(said)
         if not version:
             raise JobError(
-                "train_launcher: 'mpirun' needs Open MPI in the training image, but mpirun in container %s on host %s answers: %s. "
+                "train_launcher: 'mpirun' needs Open MPI in the training image, but mpirun in "
+                "container %s on host %s answers: %s. "
                 "Add mpirun to training_image_tools and run site.yml, or set another launcher"
                 % (name, self.cluster["head"], (said.splitlines() or ["nothing"])[0])
             )
@@ -884,7 +901,10 @@ class Job(object):
             shutil.copyfile(table, copied)
         except OSError as error:
             raise JobError(
-                "train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on this host or on the share"
+                (
+                    "train_rank_table: '%s' cannot be read on host %s: %s. Name a rank table on "
+                    "this host or on the share"
+                )
                 % (table, self.cluster["head"], error.strerror)
             ) from error
         return copied
@@ -1179,7 +1199,10 @@ class Job(object):
             problems.append("the job was stopped before it ended")
         elif code == STOPPED and self.was_taken_back():
             problems.append(
-                "Slurm ended the job: it was cancelled, reached its time limit, or gave way to a job with a higher priority"
+                (
+                    "Slurm ended the job: it was cancelled, reached its time limit, or gave way to "
+                    "a job with a higher priority"
+                )
             )
         elif code == TIMED_OUT:
             problems.append("the job was stopped after its timeout of %d s" % self.spec["timeout"])

@@ -78,7 +78,9 @@ def judged(sockets, address, port):
 
 
 def without(token, line):
-    """Return a line of a service without the token: old releases of Jupyter log addresses with it."""
+    """Return a line of a service without the token: old releases of Jupyter log addresses
+    with it.
+    """
     return line.replace(token, b"(token)") if token else line
 
 
@@ -152,7 +154,9 @@ def kill(pid, number):
 
 
 def kill_marked(name=""):
-    """Kill what a service has started, also in sessions of its own, such as kernels and terminals."""
+    """Kill what a service has started, also in sessions of its own, such as kernels and
+    terminals.
+    """
     for pid in processes():
         if pid != os.getpid() and is_marked(read_bytes("/proc/%d/environ" % pid), name):
             kill(pid, signal.SIGKILL)
@@ -274,7 +278,10 @@ class Service:
         if opened:
             self.stop()
             self.fail(
-                "it was stopped because it listened on %s. It may listen on %s port %d only. Correct its command"
+                (
+                    "it was stopped because it listened on %s. It may listen on %s port %d only. "
+                    "Correct its command"
+                )
                 % (opened, self.entry["address"], self.entry["port"]),
                 "refused",
             )

@@ -28,7 +28,10 @@ def nccl_home(cuda_home):
         if os.path.exists(os.path.join(home, "include", "nccl.h")):
             return home
     raise source.StepError(
-        "training_image_nccl_tests_tag: the base has no nccl.h, which nccl-tests need: set training_image_nccl_version"
+        (
+            "training_image_nccl_tests_tag: the base has no nccl.h, which nccl-tests need: set "
+            "training_image_nccl_version"
+        )
     )
 
 
@@ -45,7 +48,8 @@ def mpi_home(mpirun):
         if os.path.exists(os.path.join(home, "include", "mpi.h")):
             return home
     raise source.StepError(
-        "training_image_nccl_tests_tag: the base has mpirun but no mpi.h, which nccl-tests need: add mpirun to training_image_tools, or "
+        "training_image_nccl_tests_tag: the base has mpirun but no mpi.h, which nccl-tests "
+        "need: add mpirun to training_image_tools, or "
         "libopenmpi-dev to training_image_apt_packages"
     )
 
@@ -55,7 +59,10 @@ def completed(arguments):
     cuda_home = steps.cuda_home()
     if not cuda_home:
         raise source.StepError(
-            "training_image_nccl_tests_tag: the base has no nvcc, which nccl-tests need: use a base with CUDA's development files"
+            (
+                "training_image_nccl_tests_tag: the base has no nvcc, which nccl-tests need: use a "
+                "base with CUDA's development files"
+            )
         )
     nccl = nccl_home(cuda_home)
     return dict(

@@ -166,7 +166,9 @@ def copy_output(child, log, prefix):
 
 
 def not_started(command, error):
-    """Return the exit code of a command that cannot be started, as a shell has it, and its words."""
+    """Return the exit code of a command that cannot be started, as a shell has it, and its
+    words.
+    """
     if isinstance(error, FileNotFoundError):
         return 127, "%s: command not found" % command[0]
     return 126, "%s: %s" % (command[0], error.strerror)
@@ -179,7 +181,10 @@ def main():
     rank, slot, world_size = place(os.environ)
     if not command or not job or rank is None:
         sys.exit(
-            "usage: rank COMMAND..., started by a launcher that sets the rank, with TRAINYARD_JOB_DIR set"
+            (
+                "usage: rank COMMAND..., started by a launcher that sets the rank, with "
+                "TRAINYARD_JOB_DIR set"
+            )
         )
     base = os.path.join(job, "rank.%d" % rank)
     report = base + ".report"

@@ -242,7 +242,10 @@ def remove_retired(vendor, folder=APT):
 
     for path, _before, content, gone in lists_without(retired, folder):
         print(
-            "Removed %s from %s: no current NVIDIA key is trusted for it, and it would break every apt-get update."
+            (
+                "Removed %s from %s: no current NVIDIA key is trusted for it, and it would break "
+                "every apt-get update."
+            )
             % (", ".join(gone), path),
             flush=True,
         )
@@ -298,7 +301,10 @@ def apt(repositories=(), pin=""):
     """
     if not shutil.which("apt-get"):
         raise StepError(
-            "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages installed"
+            (
+                "the base has no apt-get: use a base of Debian or Ubuntu, or one with all packages "
+                "installed"
+            )
         )
     temporary = tempfile.mkdtemp(prefix="trainyard-apt-")
     os.chmod(temporary, 0o755)  # apt downloads as user _apt
@@ -320,7 +326,10 @@ def apt(repositories=(), pin=""):
             aside = lists_without(lambda entry: entry["location"] in places)
             for path, _before, content, gone in aside:
                 print(
-                    "Disabled %s in %s for this step: the build uses the same repository with another key."
+                    (
+                        "Disabled %s in %s for this step: the build uses the same repository with "
+                        "another key."
+                    )
                     % (", ".join(gone), path),
                     flush=True,
                 )
@@ -395,7 +404,10 @@ def deb822(repository, key):
     wrong = [word for word in words if not word or re.search(r"\s", word)]
     if wrong:
         raise StepError(
-            "a repository has %r: words in apt's sources must not be empty or contain white space. Correct the repository"
+            (
+                "a repository has %r: words in apt's sources must not be empty or contain white "
+                "space. Correct the repository"
+            )
             % wrong[0]
         )
     lines = [
@@ -468,7 +480,8 @@ def pip_install(variable, packages, *options, **variables):
         pip("install", *(list(options) + wheels() + packages), **variables)
     except subprocess.CalledProcessError:
         raise StepError(
-            "%s: %s could not be installed for Python %d.%d of the base. See pip's output above. Set %s to versions with a release for this "
+            "%s: %s could not be installed for Python %d.%d of the base. See pip's output "
+            "above. Set %s to versions with a release for this "
             "Python, and provide them in the package index or the folder of wheels"
             % ((variable, ", ".join(packages)) + sys.version_info[:2] + (variable,))
         ) from None
@@ -557,7 +570,8 @@ def step_nccl(arguments):
                         % given["vendor"][0]["uris"][0]
                     )
                 raise StepError(
-                    "training_image_nccl_version: %s (%s) could not be installed from %s. The lines above list the available versions. Set "
+                    "training_image_nccl_version: %s (%s) could not be installed from %s. The "
+                    "lines above list the available versions. Set "
                     "training_image_nccl_version to one of these"
                     % (version, arguments["why"], places)
                 ) from None
@@ -713,7 +727,10 @@ def apply_fixes(fixes, versions, source):
                 text = stream.read()
             if change["from"] not in text:
                 raise StepError(
-                    "source fix %s: %s does not contain '%s'. The fix is for another source: correct its condition in training_image_source_fixes"
+                    (
+                        "source fix %s: %s does not contain '%s'. The fix is for another source: "
+                        "correct its condition in training_image_source_fixes"
+                    )
                     % (fix["name"], change["file"], change["from"])
                 )
             with open(path, "w", encoding="utf-8") as stream:
@@ -749,7 +766,10 @@ def fetch_source(arguments, temporary):
             digest.update(block)
     if digest.hexdigest() != arguments["sha256"]:
         raise StepError(
-            "training_image_horovod_sha256: the downloaded source has '%s', expected '%s'. Check the version and the digest"
+            (
+                "training_image_horovod_sha256: the downloaded source has '%s', expected '%s'. "
+                "Check the version and the digest"
+            )
             % (digest.hexdigest(), arguments["sha256"])
         )
     with tarfile.open(path) as archive:
@@ -816,7 +836,10 @@ def install_compiled(tag: str) -> bool:
 def step_horovod(arguments):
     if not arguments["compile"]:
         print(
-            "The Horovod of the base is kept: it has all required features, or must not be compiled."
+            (
+                "The Horovod of the base is kept: it has all required features, or must not be "
+                "compiled."
+            )
         )
         return
     missing = [
@@ -923,7 +946,9 @@ def nccl_header(variables):
 
 
 def torch_cuda():
-    """Return the CUDA version of the installed PyTorch, or None for a CPU build or without PyTorch."""
+    """Return the CUDA version of the installed PyTorch, or None for a CPU build or without
+    PyTorch.
+    """
     found = importlib.util.find_spec("torch")
     if not found or not found.origin:
         return None
@@ -945,7 +970,9 @@ def os_release(path="/etc/os-release"):
 
 
 def step_probe(arguments):
-    """Print as JSON what determines whether Horovod can be compiled on this base. Changes nothing."""
+    """Print as JSON what determines whether Horovod can be compiled on this base. Changes
+    nothing.
+    """
     versions = find_versions(None)
     print(
         json.dumps(

@@ -768,7 +768,9 @@ class Conductor(Rank):
         return found
 
     def measure_alone(self, sizes):
-        """Measure each host with several ranks, so many at once as the plan says; 0 is all of them."""
+        """Measure each host with several ranks, so many at once as the plan says; 0 is all
+        of them.
+        """
         at_once = self.plan["at_once"]
         alone = [(host,) for host in self.hosts if len(self.ranks_of[host]) > 1]
         while alone:
@@ -776,7 +778,9 @@ class Conductor(Rank):
             self.measure_groups(now, sizes)
 
     def search_if_bad(self, sizes):
-        """Return the verdict: whom to blame if the hosts together, or a host alone, are not good."""
+        """Return the verdict: whom to blame if the hosts together, or a host alone, are not
+        good.
+        """
         runs = {run["id"]: run for run in self.judged()}
         alone = {run["hosts"][0]: run for run in runs.values() if len(run["hosts"]) == 1}
         bad_alone = any(is_bad_alone(run) for run in alone.values())
@@ -874,7 +878,9 @@ class Conductor(Rank):
         return tuple(sorted(group, key=self.hosts.index))
 
     def tell_wrong(self, verdict):
-        """Add the hosts with wrong sums to the verdict. In the search they only have no bandwidth."""
+        """Add the hosts with wrong sums to the verdict. In the search they only have no
+        bandwidth.
+        """
         for entry in verdict["blame"]:
             count = len([group for group in self.wrong if set(entry["names"]) <= set(group)])
             if count:

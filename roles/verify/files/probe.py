@@ -268,7 +268,9 @@ def result_of(output, code):
 
 
 def output_of(options, command, environment, seconds):
-    """Return (output, exit code) of a task, the latter None with a reason in place of the output."""
+    """Return (output, exit code) of a task, the latter None with a reason in place of the
+    output.
+    """
     try:
         child = subprocess.Popen(
             ["srun", "--quiet", "--ntasks=1"] + options + command,

@@ -100,7 +100,9 @@ def test_pid_file_that_is_absent(tmp_path):
 
 @pytest.fixture
 def engine(tmp_path, monkeypatch):
-    """An engine that no client reaches, on a machine without systemd whose dockerd is a script of the test."""
+    """An engine that no client reaches, on a machine without systemd whose dockerd is a script of
+    the test.
+    """
     engine = machine.Engine(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("DOCKER_HOST", raising=False)
@@ -183,7 +185,9 @@ TARGETS = (
 
 
 def test_sources_of_a_runner_are_the_distributions_and_name_a_server():
-    """A runner's list of mirrors exists on the runner only, and a third party has a suite of the release's name."""
+    """A runner's list of mirrors exists on the runner only, and a third party has a suite of the
+    release's name.
+    """
     texts = [(RUNNER, True), (THIRD_PARTY, False)]
     kept = machine.apt_sources(texts, "noble", machine.origins_of(TARGETS))
     assert [is_deb822 for is_deb822, _text in kept] == [True]

@@ -1,4 +1,6 @@
-"""Role ascend on stand-in hosts, of which two have NPUs: what it writes and costs, what it refuses, drift, and preflight's rules."""
+"""Role ascend on stand-in hosts, of which two have NPUs: what it writes and costs, what it refuses,
+drift, and preflight's rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The labs of docs/getting-started.md: no false alarm for a good one, and each mistake in it is named."""
+"""The labs of docs/getting-started.md: no false alarm for a good one, and each mistake in it is
+named.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_preflight_has_nothing_against_fresh_servers(lab):
 
 
 def test_drivers(lab):
-    """580 with the open module, and for V100 the proprietary one; Fabric Manager where there are NVSwitches."""
+    """580 with the open module, and for V100 the proprietary one; Fabric Manager where there are
+    NVSwitches.
+    """
     data = lab.value(lab.hosts[0], "__nvidia_driver_data", cluster_host=lab.facts[lab.hosts[0]])
     for name, found in lab.stacks.items():
         version = lab.value(name, "nvidia_driver_version")
@@ -134,7 +138,8 @@ def test_storage_and_networks(lab):
         mounts = lab.value(
             name, "__nfs_client_asked_for", nfs_client_mounts=storage["mounts"], **facts
         )
-        # The NAS serves the H100 lab, and the first host the others. A folder of one server needs no mount.
+        # The NAS serves the H100 lab, and the first host the others. A folder of one server needs
+        # no mount.
         assert len(mounts) == int("front" in lab.hosts or name != lab.hosts[0])
         assert function("nfs_client_plan")({}, mounts, "mount")["problems"] == []
         infiniband_files = lab.value(name, "__infiniband_plan", "infiniband", **facts)
@@ -146,7 +151,10 @@ def test_storage_and_networks(lab):
 
 @pytest.mark.parametrize("name, lines", [("h100", 16), ("rtx4090", 8), ("v100", 4)])
 def test_slurm(tmp_path, name, lines):
-    """The queue of the H100 lab, and of the others if they had one. The jobs of a GPU get cores beside it."""
+    """The queue of the H100 lab, and of the others if they had one.
+
+    The jobs of a GPU get cores beside it.
+    """
     lab = LABS[name](tmp_path)
     hosts = lab.groups.get("gpu") or lab.hosts
     told = function("slurm_plan")(
@@ -618,7 +626,10 @@ def test_two_releases_with_slurm_are_named(tmp_path):
 
 
 def test_a_storage_adapter_without_an_address_and_a_host_of_an_earlier_release(tmp_path):
-    """Its place on the bus tells. Facts of an earlier release do not have it: then its network, or that it has none."""
+    """Its place on the bus tells.
+
+    Facts of an earlier release do not have it: then its network, or that it has none.
+    """
     lab = h100(tmp_path)
     for facts in lab.facts.values():
         for each in facts["interfaces"]:

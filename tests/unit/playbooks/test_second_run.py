@@ -1,4 +1,6 @@
-"""A second run of site.yml on stand-in hosts: what it costs the controller in tasks and the hosts in module runs, and that it changes nothing."""
+"""A second run of site.yml on stand-in hosts: what it costs the controller in tasks and the hosts
+in module runs, and that it changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from stand_in_hosts import MODULES, StandInHost, name_of
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
-# Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a process per host.
+# Counted as the callback counts them: tasks that are skipped, too. Each costs the controller a
+# process per host.
 TASKS = 44
 MODULE_RUNS = 5
 # Of the arguments only what an answer depends on.
@@ -50,7 +53,8 @@ def test_second_run_of_site_yml(cluster):
         name_of(1): MODULE_RUNS,
     }, runs
     assert run.tasks <= TASKS
-    # Horovod's check runs beside all roles: it begins with the first module run, and verify reads the result.
+    # Horovod's check runs beside all roles: it begins with the first module run, and verify reads
+    # the result.
     for number in range(2):
         name = name_of(number)
         assert StandInHost(name, cluster.folder).written["check"] == {
@@ -138,7 +142,10 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfWBWeD+lmc81HJ9lxOQA+NHp50RTLc67//L
 
 
 def test_keys_of_people_cost_no_module_run(cluster):
-    """On the login host, which is the head, the run that creates the accounts also writes the keys. The other hosts get none."""
+    """On the login host, which is the head, the run that creates the accounts also writes the keys.
+
+    The other hosts get none.
+    """
     counted = []
     for more in ({}, {"public_keys": [KEY]}):
         arguments = [

@@ -1,4 +1,6 @@
-"""A checksum in capital letters is the same one: roles compare it in lower case, and it makes no other image."""
+"""A checksum in capital letters is the same one: roles compare it in lower case, and it makes no
+other image.
+"""
 
 from __future__ import annotations
 

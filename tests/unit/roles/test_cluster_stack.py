@@ -1,4 +1,6 @@
-"""One reading of the GPU stack has what each role needs of it, and a role that changes the stack has it read again."""
+"""One reading of the GPU stack has what each role needs of it, and a role that changes the stack
+has it read again.
+"""
 
 from __future__ import annotations
 

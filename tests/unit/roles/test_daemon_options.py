@@ -1,4 +1,6 @@
-"""The data about options of daemon.json: every option of dockerd is in it, and what it takes is what dockerd takes."""
+"""The data about options of daemon.json: every option of dockerd is in it, and what it takes is
+what dockerd takes.
+"""
 
 from __future__ import annotations
 

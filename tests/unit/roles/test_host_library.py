@@ -1,4 +1,6 @@
-"""Modules that programs on hosts share: each program finds what it imports, and files are read and written safely."""
+"""Modules that programs on hosts share: each program finds what it imports, and files are read and
+written safely.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = "/usr/local/lib/trainyard/shared"
-#: Programs and modules that run on hosts, by role. Others of these roles run in containers, or have no module.
+#: Programs and modules that run on hosts, by role. Others of these roles run in containers, or have
+#: no module.
 ON_HOSTS = {
     "job_container": [
         "_disk_limit",
@@ -118,7 +121,9 @@ def test_programs_look_there_before_they_import():
 
 
 def test_services_load_none_of_them():
-    """Otherwise a module that changes would have to restart them: jupyterhub_restarts knows none."""
+    """Otherwise a module that changes would have to restart them: jupyterhub_restarts knows
+    none.
+    """
     files = ROOT / "roles/jupyterhub/files"
     services = ("jupyterhub_config", "jobs_page", "links")
     waiting, seen = list(services), set()

@@ -1,4 +1,6 @@
-"""What role infiniband decides on by what a host has, as far as variables decide it; scenario infiniband does it."""
+"""What role infiniband decides on by what a host has, as far as variables decide it; scenario
+infiniband does it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ def read(name):
 
 
 def decided(*names, adapters=(INFINIBAND,), missing=(), loaded=(), **given):
-    """Values of the role's variables. C(missing) are modules that the kernel lacks, C(loaded) those that are loaded."""
+    """Values of the role's variables.
+
+    C(missing) are modules that the kernel lacks, C(loaded) those that are loaded.
+    """
     asked = {key: given.pop(key) for key in list(given) if key.startswith("infiniband_")}
     states = {
         name: "missing" if name in missing else "loaded" if name in loaded else "available"

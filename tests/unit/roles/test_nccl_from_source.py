@@ -1,4 +1,6 @@
-"""nccl_from_source: a build of an archive that has NCCL's make targets, its record, and the way back."""
+"""nccl_from_source: a build of an archive that has NCCL's make targets, its record, and the way
+back.
+"""
 
 from __future__ import annotations
 

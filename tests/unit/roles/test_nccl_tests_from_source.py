@@ -1,4 +1,6 @@
-"""nccl_tests_from_source: a build of sources that have nccl-tests' make variables, what is proved of it, its record, and the way back."""
+"""nccl_tests_from_source: a build of sources that have nccl-tests' make variables, what is proved
+of it, its record, and the way back.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import pytest
 
 ROLES = Path(__file__).parents[3] / "roles"
 HEADER = '#define NCCL_TESTS_VERSION "2.17.10"\n'
-# Its words are those of nccl-tests' own: what is given on the command line, and what is left behind.
+# Its words are those of nccl-tests' own: what is given on the command line, and what is left
+# behind.
 MAKEFILE = """
 default:
 \tmkdir -p build

@@ -1,4 +1,6 @@
-"""What role nccl_tests decides on by what a host has, as far as variables decide it; scenario gpu_stack does it."""
+"""What role nccl_tests decides on by what a host has, as far as variables decide it; scenario
+gpu_stack does it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def read(name):
 
 
 def decided(*names, **given):
-    """Values of the role's variables, on a host with NCCL's packages. The arguments name variables to evaluate; all else is what the host has."""
+    """Values of the role's variables, on a host with NCCL's packages.
+
+    The arguments name variables to evaluate; all else is what the host has.
+    """
     asked = {
         key: given.pop(key)
         for key in list(given)

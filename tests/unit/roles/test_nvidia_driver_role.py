@@ -1,4 +1,6 @@
-"""Files and tasks of role nvidia_driver that depend on what a host has: the drop-in of the daemon, and where a run stops for a reboot."""
+"""Files and tasks of role nvidia_driver that depend on what a host has: the drop-in of the daemon,
+and where a run stops for a reboot.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ UBUNTU = ROOT / "tests/fixtures/ubuntu"
 
 
 def commands(*texts):
-    """Commands of the daemon as systemd reads a unit with its drop-ins: an empty value ends the list, and two dollar signs are one."""
+    """Commands of the daemon as systemd reads a unit with its drop-ins: an empty value ends the
+    list, and two dollar signs are one.
+    """
     found = []
     for line in "\n".join(texts).splitlines():
         name, sign, value = line.partition("=")
@@ -127,7 +131,11 @@ def test_the_run_stops_after_the_gpu_stack_if_a_host_waits_for_a_reboot():
     ],
 )
 def test_an_upgrade_stops_before_the_first_host_is_drained(reason, allowed, needed, passes):
-    """Practice 6. Playbook upgrade reads all hosts with this file in a play of its own, which ends for all if one fails."""
+    """Practice 6.
+
+    Playbook upgrade reads all hosts with this file in a play of its own, which ends for all if one
+    fails.
+    """
     check = the_task("roles/upgrade/tasks/ask.yml", "may be rebooted")
     variables = {
         "inventory_hostname": "gpu-a",

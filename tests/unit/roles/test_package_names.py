@@ -1,4 +1,6 @@
-"""The names of the packages that roles install exist in Ubuntu, or another package provides them."""
+"""The names of the packages that roles install exist in Ubuntu, or another package provides
+them.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def test_only_these_names_are_provided_by_another_package(release, provided):
 
 @pytest.mark.parametrize("release", SYSTEMS)
 def test_names_that_are_recalled(release):
-    """Each is used, and where something was read about one it has the component that was recalled."""
+    """Each is used, and where something was read about one it has the component that was
+    recalled.
+    """
     facts = FACTS[release]["packages"]
     recalled = [(name, part) for part, names in FACTS[release]["names"].items() for name in names]
     assert len(recalled) == len(dict(recalled))
@@ -139,7 +143,9 @@ def test_names_that_are_recalled(release):
     ],
 )
 def test_names_that_real_outputs_have(release, file):
-    """A name that roles use, and whose spelling an output has with another ending, is spelled so (libpmix2 was libpmix2t64)."""
+    """A name that roles use, and whose spelling an output has with another ending, is spelled so
+    (libpmix2 was libpmix2t64).
+    """
     text = (UBUNTU / file).read_text(encoding="utf-8")
     real = set(
         re.findall(r"^Package: (\S+)|^([a-z0-9][a-z0-9.+-]+)\b| amd64 ([a-z0-9.+-]+) ", text, re.M)

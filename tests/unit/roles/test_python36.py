@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What runs inside an image runs in the Python of its base: that of Clara Train 3.1 and of NGC's images before 20.12 is 3.6. It is run by a real one here."""
+"""What runs inside an image runs in the Python of its base: that of Clara Train 3.1 and of NGC's
+images before 20.12 is 3.6. It is run by a real one here.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from old_python import NONE, old_python
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "tests/support/inside_images.py"
-# Programs, and what lies beside them, by path. Those of other roles come in here too: what an image has to run is one list.
+# Programs, and what lies beside them, by path. Those of other roles come in here too: what an image
+# has to run is one list.
 FILES = [
     "roles/training_image/files/steps.py",
     "roles/training_image/files/rank.py",
@@ -85,13 +88,17 @@ def run(*arguments, text=None, python=None, **environment):
 
 @functools.lru_cache(maxsize=None)
 def work_done(python):
-    """What comes of the work of all cases with that Python; one process, as starting one is what takes time."""
+    """What comes of the work of all cases with that Python; one process, as starting one is what
+    takes time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return json.loads(run("-B", str(PROGRAM), str(ROOT), folder, python=python))
 
 
 def test_the_list_is_whole():
-    """What the roles put into images and beside the ranks, and what their programs import of the collection."""
+    """What the roles put into images and beside the ranks, and what their programs import of the
+    collection.
+    """
     given = "".join(
         (ROOT / path).read_text(encoding="utf-8")
         for path in ("roles/training_image/vars/main.yml", "roles/verify/vars/main.yml")
@@ -137,7 +144,9 @@ def test_the_probe_answers():
 @needs_python
 @pytest.mark.parametrize("case", CASES)
 def test_work_is_done_as_by_a_new_python(case):
-    """By 3.6 and by the Python of the tests, on the same input: builds of sources, the probe's parts, both bandwidth jobs, the watcher."""
+    """By 3.6 and by the Python of the tests, on the same input: builds of sources, the probe's
+    parts, both bandwidth jobs, the watcher.
+    """
     old, new = work_done(old_python()), work_done(sys.executable)
     assert (
         old["python"] == [3, 6] and old["cases"][case] == new["cases"][case] and old["cases"][case]
@@ -194,7 +203,10 @@ def test_a_host_is_watched_until_the_input_ends():
 
 @needs_python
 def test_a_host_is_watched_from_begin_to_end(tmp_path):
-    """The program itself, beside its modules, in an image without PyTorch. The process that looks at the GPUs ends with it."""
+    """The program itself, beside its modules, in an image without PyTorch.
+
+    The process that looks at the GPUs ends with it.
+    """
     for path in FILES:
         if path.endswith(
             (
@@ -246,7 +258,9 @@ def test_a_rank_is_run_and_leaves_its_result(tmp_path):
 
 
 def test_without_a_cpython_3_6_the_report_says_so(monkeypatch):
-    """Where there is none, what needs it is deselected, as nothing that was not run counts as passed, and named at the end."""
+    """Where there is none, what needs it is deselected, as nothing that was not run counts as
+    passed, and named at the end.
+    """
     conftest = load("tests/conftest.py", "conftest_of_tests")
     monkeypatch.setattr(conftest, "old_python", lambda: "")
     there = SimpleNamespace(
@@ -281,7 +295,9 @@ def test_without_a_cpython_3_6_the_report_says_so(monkeypatch):
 
 
 def test_the_pins_have_one_release_for_each_python():
-    """pip evaluates the markers by itself; here it is seen that exactly one pin of each package is for each Python, 3.6 included."""
+    """pip evaluates the markers by itself; here it is seen that exactly one pin of each package is
+    for each Python, 3.6 included.
+    """
     from packaging.requirements import Requirement
 
     given = yaml.safe_load(

@@ -1,4 +1,6 @@
-"""The texts that roles place, rendered with values that no judge has seen: each value comes out of the format's own parser whole, or is refused."""
+"""The texts that roles place, rendered with values that no judge has seen: each value comes out of
+the format's own parser whole, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ def test_unit_of_the_training_container():
 
 
 def exports(text):
-    """As nfs-utils reads the file (xgettok): quotes, and three octal digits behind a backslash; returns lists of words."""
+    """As nfs-utils reads the file (xgettok): quotes, and three octal digits behind a backslash;
+    returns lists of words.
+    """
     lines = []
     for line in text.splitlines():
         words, word, inside = [], "", False
@@ -228,7 +232,10 @@ UNITS = (
 
 
 def test_needrestart_spares_the_services_of_jobs():
-    """The file is Perl. On Ubuntu 24.04 needrestart restarts a unit whose first matching rule is not 0."""
+    """The file is Perl.
+
+    On Ubuntu 24.04 needrestart restarts a unit whose first matching rule is not 0.
+    """
     program = (
         "my %nrconf; eval do { local $/; <STDIN> }; die $@ if $@; my $rules = $nrconf{override_rc};"
         'for my $unit (@ARGV) { print "$unit\\n" if grep { $unit =~ /$_/ && !$rules->{$_} } keys %$rules }'
@@ -255,7 +262,9 @@ OTHERS = "openssl libc6 runcible dockerfile-lint podman-docs nfs-common linux-fi
 
 
 def blacklisted(names, **variables):
-    """Names that unattended-upgrades leaves alone: it matches each pattern at the start of the name."""
+    """Names that unattended-upgrades leaves alone: it matches each pattern at the start of the
+    name.
+    """
     text = render("package_sources", "services", **variables)
     told = subprocess.run(
         ["apt-config", "-c", "/dev/stdin", "dump", "--format", "%f %v%n", "Unattended-Upgrade"],

@@ -50,7 +50,8 @@ def a_member(slots, devices, reachable=True):
         ([a_member(1, 0), a_member(1, 0)], ["gloo"]),
         ([a_member(0, 0), a_member(8, 8)], ["nccl"]),
         ([a_member(0, 8), a_member(1, 0)], ["gloo"]),
-        # The first training host that answers stands for all. Before any is known, on the controller, it is NCCL.
+        # The first training host that answers stands for all. Before any is known, on the
+        # controller, it is NCCL.
         ([a_member(4, 0, reachable=False), a_member(1, 0)], ["gloo"]),
         ([a_member(4, 0, reachable=False)], ["nccl"]),
         ([], ["nccl"]),

@@ -1,5 +1,6 @@
-"""A stand-in for Horovod's source: it takes the variables that Horovod's takes, and compiles one file with what they name. Horovod's own, with NCCL, would need
-PyTorch's CUDA build, which is GBs: scenario nccl_rebuild compiles that.
+"""A stand-in for Horovod's source: it takes the variables that Horovod's takes, and compiles one
+file with what they name. Horovod's own, with NCCL, would need PyTorch's CUDA build, which is GBs:
+scenario nccl_rebuild compiles that.
 """
 
 import importlib.util

@@ -16,7 +16,8 @@ try:
     import torch
 except ImportError as error:
     raise SystemExit(
-        "This example needs PyTorch and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
+        "This example needs PyTorch and Horovod built for it in the training image (%s). Set "
+        "training_image_requires.frameworks to [pytorch], "
         "or set train_command to a command of your own." % error
     ) from error
 

@@ -24,7 +24,8 @@ try:
     from mindspore.communication import get_group_size, get_rank, init
 except ImportError as error:
     raise SystemExit(
-        "This example needs MindSpore in the training image (%s). Add it to training_image_python_packages, or set train_command to a command "
+        "This example needs MindSpore in the training image (%s). Add it to "
+        "training_image_python_packages, or set train_command to a command "
         "of your own." % error
     ) from error
 
@@ -205,6 +206,7 @@ example_tools.report(checksum, metrics)
 print("rank %d of %d is done: parameters sha256 %s" % (rank, size, checksum), flush=True)
 if rank == 0 and (metrics["difference"] > TOLERANCE or metrics["moved"] < 10 * TOLERANCE):
     raise SystemExit(
-        "After one epoch the parameters differed by %.6f from those of one process that trained on the images of all ranks (allowed: %g), and had "
+        "After one epoch the parameters differed by %.6f from those of one process that "
+        "trained on the images of all ranks (allowed: %g), and had "
         "moved by %.6f" % (metrics["difference"], TOLERANCE, metrics["moved"])
     )

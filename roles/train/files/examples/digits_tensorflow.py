@@ -20,7 +20,8 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise SystemExit(
-        "This example needs TensorFlow and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to "
+        "This example needs TensorFlow and Horovod built for it in the training image (%s). "
+        "Set training_image_requires.frameworks to "
         "[tensorflow], or set train_command to a command of your own." % error
     ) from error
 
@@ -31,7 +32,10 @@ import example_tools
 args = example_tools.digits_arguments(__doc__)
 if int(tf.__version__.split(".")[0]) < 2:
     raise SystemExit(
-        "This example needs TensorFlow 2, but the training image has %s. Set train_command to your own command."
+        (
+            "This example needs TensorFlow 2, but the training image has %s. Set train_command to "
+            "your own command."
+        )
         % tf.__version__
     )
 

@@ -17,7 +17,8 @@ try:
     import torch.distributed as dist
 except ImportError as error:
     raise SystemExit(
-        "This example needs PyTorch in the training image (%s). Set training_image_requires.frameworks to [pytorch], "
+        "This example needs PyTorch in the training image (%s). Set "
+        "training_image_requires.frameworks to [pytorch], "
         "or set train_command to a command of your own." % error
     ) from error
 

@@ -37,7 +37,9 @@ def digits_arguments(description, more=()):
     parser.add_argument(
         "--epochs",
         type=int,
-        help="default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch",
+        help=(
+            "default: 12 for up to 4 ranks, more for more ranks, which take fewer steps in an epoch"
+        ),
     )
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument(
@@ -119,7 +121,8 @@ def digits(source="auto"):
         except ImportError as error:
             spec = importlib.util.find_spec("sklearn")
             raise SystemExit(
-                "--data %s: scikit-learn cannot be imported (%s)%s. Add it to training_image_python_packages, "
+                "--data %s: scikit-learn cannot be imported (%s)%s. Add it to "
+                "training_image_python_packages, "
                 "remove what hides it, or use --data generated."
                 % (source, error, " from %s" % spec.origin if spec else "")
             ) from error
@@ -156,7 +159,8 @@ def check_same_data(parts, rank, size, add_up):
     others = [str(place) for place in range(size) if numbers[place] != numbers[0]]
     if others:
         raise SystemExit(
-            "The data of rank %s differs from that of rank 0. Check that --data, the installed packages and PYTHONPATH are the same on all hosts "
+            "The data of rank %s differs from that of rank 0. Check that --data, the installed "
+            "packages and PYTHONPATH are the same on all hosts "
             "(verify.yml compares them)." % ", ".join(others)
         )
 

@@ -22,7 +22,8 @@ try:
     import tensorflow as tf
 except ImportError as error:
     raise SystemExit(
-        "This example needs TensorFlow and Horovod built for it in the training image (%s). Set training_image_requires.frameworks to "
+        "This example needs TensorFlow and Horovod built for it in the training image (%s). "
+        "Set training_image_requires.frameworks to "
         "[tensorflow], or set train_command to a command of your own." % error
     ) from error
 
@@ -34,7 +35,10 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 release = tuple(int(part) for part in tf.__version__.split(".")[:2])
 if not (2, 0) <= release < (2, 16):
     raise SystemExit(
-        "This example needs TensorFlow 2.0 to 2.15, but the training image has %s, for whose Keras there is no Horovod."
+        (
+            "This example needs TensorFlow 2.0 to 2.15, but the training image has %s, for whose "
+            "Keras there is no Horovod."
+        )
         % tf.__version__
     )
 
@@ -72,7 +76,10 @@ def load(path):
             found = {name: stream[name] for name in ARRAYS}
     except (OSError, KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise SystemExit(
-            "--data: '%s' is not a file such as mnist.npz, with the arrays %s: %s. Copy Keras' mnist.npz to the share once"
+            (
+                "--data: '%s' is not a file such as mnist.npz, with the arrays %s: %s. Copy Keras' "
+                "mnist.npz to the share once"
+            )
             % (path, ", ".join(ARRAYS), error)
         ) from error
     if (
@@ -81,7 +88,10 @@ def load(path):
         or len(found["x_test"]) != len(found["y_test"])
     ):
         raise SystemExit(
-            "--data: the images in '%s' have the shape %s, and 28 by 28 pixels with one label each were expected"
+            (
+                "--data: the images in '%s' have the shape %s, and 28 by 28 pixels with one label "
+                "each were expected"
+            )
             % (path, "x".join(map(str, found["x_train"].shape)))
         )
     return [found[name] for name in ARRAYS]

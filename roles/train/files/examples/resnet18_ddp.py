@@ -127,7 +127,10 @@ if args.data:
         test_set = cifar10(data_folder, ["test_batch"])
     except OSError as error:
         raise SystemExit(
-            "--data: '%s' is not the folder of CIFAR-10 (%s). Unpack cifar-10-python.tar.gz on the share."
+            (
+                "--data: '%s' is not the folder of CIFAR-10 (%s). Unpack cifar-10-python.tar.gz on "
+                "the share."
+            )
             % (args.data, error)
         ) from error
 else:

@@ -23,7 +23,8 @@ try:
     from monai.networks.nets import UNet
 except ImportError as error:
     raise SystemExit(
-        "This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training image (%s). "
+        "This example needs PyTorch, Horovod built for it, NumPy and MONAI in the training "
+        "image (%s). "
         "Add monai with a version to training_image_python_packages, such as monai==1.3.2." % error
     ) from error
 

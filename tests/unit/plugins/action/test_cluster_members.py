@@ -95,7 +95,10 @@ def test_npus_of_each_host_and_a_rank_for_each():
 
 
 def test_all_addresses_of_each_host() -> None:
-    """Of every network, up or not. A bridge has the same one everywhere, and that of a link is of the link."""
+    """Of every network, up or not.
+
+    A bridge has the same one everywhere, and that of a link is of the link.
+    """
     down = dict(an_interface("eth1", "10.8.0.11"), up=False)
     others = [
         an_interface(name, address)
@@ -126,7 +129,9 @@ def test_all_addresses_of_each_host() -> None:
 
 
 def two_networks(variables=(), groups=(), **arguments):
-    """Network, fabric network, and each member's place on both: two hosts with a slow and a fast network."""
+    """Network, fabric network, and each member's place on both: two hosts with a slow and a fast
+    network.
+    """
     answers = [
         an_answer(
             name,
@@ -215,7 +220,9 @@ def test_the_choice_is_told_where_there_is_one(capsys):
 
 
 def test_rails_are_a_list_or_found():
-    """Two equally fast networks beside the cluster network: all of them, those that the user names, and without that of the NFS server."""
+    """Two equally fast networks beside the cluster network: all of them, those that the user names,
+    and without that of the NFS server.
+    """
     answers = [
         an_answer(
             name,
@@ -294,7 +301,10 @@ def test_the_only_network_that_all_share_where_the_head_s_is_not():
 
 
 def test_results_that_the_hosts_of_the_play_have_registered():
-    """Beside the answers of hosts outside the play. A host that has dropped out has registered nothing, or why."""
+    """Beside the answers of hosts outside the play.
+
+    A host that has dropped out has registered nothing, or why.
+    """
     first, second = (
         an_answer(name, an_interface("eth0", "10.0.0.1%d" % number))
         for number, name in enumerate("ab")

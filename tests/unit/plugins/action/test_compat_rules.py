@@ -1,4 +1,6 @@
-"""Every compatibility rule: what it accepts and rejects, when it is skipped, and what a site can change."""
+"""Every compatibility rule: what it accepts and rejects, when it is skipped, and what a site can
+change.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ PPA = {
 PYTORCH = {"frameworks": ["pytorch"], "controllers": ["gloo"], "tensor_operations": ["nccl"]}
 TENSORFLOW = dict(PYTORCH, frameworks=["tensorflow"])
 CLARA = "nvcr.io/nvidia/clara-train-sdk:v3.1.01"
-# Sites overrule and replace rules by their ids, so none of these is ever renamed or removed. A new rule need not be listed.
+# Sites overrule and replace rules by their ids, so none of these is ever renamed or removed. A new
+# rule need not be listed.
 PUBLISHED = set(
     """
     drv-below-cuda-floor drv-below-toolkit cuda10-no-minor arch-open-module blackwell-open arch-dropped-driver arch-dropped-cuda arch-too-new
@@ -125,7 +128,9 @@ def host(
     asks=None,
     **changes,
 ):
-    """Return a host with these GPUs and a driver that fits the image; with no devices, one without."""
+    """Return a host with these GPUs and a driver that fits the image; with no devices, one
+    without.
+    """
     asked = {
         "vars_training_image_base": base,
         "facts_nvidia_devices": len(devices),
@@ -855,7 +860,9 @@ def test_a_host_in_order_passes_and_says_what_it_could_not_judge():
 
 
 def test_defaults_are_neither_refused_nor_warned_of():
-    """The default base, Horovod compiled for it, and the recommended toolkit, on fresh hosts with GPUs and on hosts without."""
+    """The default base, Horovod compiled for it, and the recommended toolkit, on fresh hosts with
+    GPUs and on hosts without.
+    """
     base = yaml.safe_load(
         (ROOT / "roles/training_image/defaults/main.yml").read_text(encoding="utf-8")
     )["training_image_base"]
@@ -1240,7 +1247,9 @@ def test_every_rule_of_the_reference_is_there_tried_and_published():
 
 
 def test_clara_is_compiled_although_it_has_a_horovod_and_its_python_is_known():
-    """Its Horovod has no NCCL, so the rules about a compilation are for it: in 3.1.01 for Python 3.6, CUDA 11.0 and Ubuntu 18.04."""
+    """Its Horovod has no NCCL, so the rules about a compilation are for it: in 3.1.01 for Python
+    3.6, CUDA 11.0 and Ubuntu 18.04.
+    """
     findings, result = verdicts(host((), base=CLARA, asks={"training_image_requires": TENSORFLOW}))
     assert {
         findings[check_id]["verdict"]

@@ -1,4 +1,6 @@
-"""The module: hosts from the inventory and from what each has registered, and a file that is written through managed_files."""
+"""The module: hosts from the inventory and from what each has registered, and a file that is
+written through managed_files.
+"""
 
 from __future__ import annotations
 

@@ -163,7 +163,8 @@ ONE_DISK = dict.fromkeys(DISK, 7)
 SET_UP = {"/etc/trainyard/site": {"state": "directory", "checksum": "", "mode": "0755"}}
 SPARES = {"/etc/needrestart/conf.d/trainyard.conf": {"state": "file", "checksum": "", "mode": ""}}
 GOOD += [
-    # podman of 24.04 gives GPUs to containers, and so does that of a repository of the site. Before the host has the repository, its versions are not known.
+    # podman of 24.04 gives GPUs to containers, and so does that of a repository of the site. Before
+    # the host has the repository, its versions are not known.
     {"facts_os": NOBLE, "facts_nvidia_devices": 8, **SLURM},
     {"facts_os": JAMMY, "facts_nvidia_devices": 8, "answer_candidates": NEWER, **SLURM},
     {"facts_os": JAMMY, "facts_gpus": 8, "vars_slurm_packages_source": SOURCE, **SLURM},
@@ -188,7 +189,8 @@ GOOD += [
     {"facts_programs": {"exportfs": True}, "facts_files": SET_UP},
     {"facts_programs": {"needrestart": True}, "facts_files": {}},
     {"facts_programs": {"needrestart": True}, "facts_files": {**SET_UP, **SPARES}},
-    # Enough for the image, its copy and the spool on one disk; the copy is there; without containers of jobs one image is enough.
+    # Enough for the image, its copy and the spool on one disk; the copy is there; without
+    # containers of jobs one image is enough.
     {"answer_disk_free_mib": DISK, "answer_disk_devices": ONE_DISK, **SLURM},
     {
         "answer_disk_free_mib": dict(DISK, **{STORE: 1, "/var/tmp": 1}),
@@ -922,7 +924,8 @@ def test_a_value_that_is_equal_for_all_hosts_is_evaluated_once(tmp_path):
     ]
 
 
-# A rule that is evaluated for each pair of hosts takes minutes with many hosts: only pairs with a problem may be evaluated.
+# A rule that is evaluated for each pair of hosts takes minutes with many hosts: only pairs with a
+# problem may be evaluated.
 def test_no_rule_is_evaluated_for_each_pair_of_hosts(monkeypatch):
     evaluated = []
     evaluate = judge_hosts.HostInput.evaluate

@@ -1,4 +1,6 @@
-"""Invalid input, checked as in ansible-playbook: real inventory, real templates, all roles of the collection."""
+"""Invalid input, checked as in ansible-playbook: real inventory, real templates, all roles of the
+collection.
+"""
 
 from __future__ import annotations
 
@@ -360,7 +362,8 @@ def test_a_value_that_is_refused(judge, name, value, check_id, allowed):
         assert text in result["msg"]
 
 
-# Bad input, each of which has to be refused: a line break would let a value write a line of its own, such as PermitRootLogin, into a file of the host.
+# Bad input, each of which has to be refused: a line break would let a value write a line of its
+# own, such as PermitRootLogin, into a file of the host.
 @pytest.mark.parametrize(
     "name, value, source",
     [

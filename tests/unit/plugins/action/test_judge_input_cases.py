@@ -1,4 +1,6 @@
-"""Hundreds of invalid inputs, each rejected with the name of its variable, and unusual valid ones, all accepted. One process, real templates."""
+"""Hundreds of invalid inputs, each rejected with the name of its variable, and unusual valid ones,
+all accepted. One process, real templates.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,8 @@ RUNFILE = {
     "checksum": SHA,
 }
 
-# Formats without quotes: sources and preferences of apt, exports, known_hosts, limits.conf, lists of modules and of the loader's folders. | is white space.
+# Formats without quotes: sources and preferences of apt, exports, known_hosts, limits.conf, lists
+# of modules and of the loader's folders. | is white space.
 WITHOUT_QUOTES = (
     ("docker_engine_repository_url", "https://m.example/|debian"),
     ("docker_engine_version", "28.5.1-1~|x"),
@@ -1664,7 +1667,8 @@ GOOD = [
         "slurm_default_minutes": 90000,
         "slurm_partitions": [{"name": "train", "default_minutes": 90000}],
     },
-    # A login host of its own, while the head, which runs jobs, is the scheduler; and what the message says.
+    # A login host of its own, while the head, which runs jobs, is the scheduler; and what the
+    # message says.
     {"cluster_scheduler": "slurm", "groups": {"gpu": ["server-a"], "login": ["server-b"]}},
     {
         "cluster_scheduler": "slurm",
@@ -2027,7 +2031,8 @@ GOOD = [
 ]
 
 
-# Logins to the registry of the base, by each of its names; what takes a variable away; paths, digests and groups of others.
+# Logins to the registry of the base, by each of its names; what takes a variable away; paths,
+# digests and groups of others.
 LOGIN = {"username": "u", "password": "p"}
 GOOD += (
     [
@@ -2095,7 +2100,8 @@ REFUSED += (
     ]
 )
 
-# Paths: those that roles cut and compare are spelled plainly; what a container writes to is no system folder; what it has already is not mounted once more.
+# Paths: those that roles cut and compare are spelled plainly; what a container writes to is no
+# system folder; what it has already is not mounted once more.
 ODD = [
     "//data1/share",
     "/./data1/share",
@@ -2279,7 +2285,8 @@ GOOD += (
     ]
 )
 
-# Shared storage: options by their manuals, servers that are one host, mounts and trees that are not in each other.
+# Shared storage: options by their manuals, servers that are one host, mounts and trees that are not
+# in each other.
 SHARE = {"path": "/data1/share"}
 PEOPLE = {
     "shared_storage_users": [{"name": "anna", "uid": 2001}],
@@ -2594,7 +2601,9 @@ def test_expressions_are_compiled_once_for_all_hosts(campaign):
 
 
 def test_an_expression_is_evaluated_once_for_each_value(campaign):
-    """What differs in its template on each host, as where it is made of the host's number, and not in its value."""
+    """What differs in its template on each host, as where it is made of the host's number, and not
+    in its value.
+    """
     per_host = {
         "cluster_slots": "{{ groups.cluster.index(inventory_hostname) // 1000 }}",
         "cluster_interface": "{{ 'lo' if inventory_hostname == '' else 'eth0' }}",
@@ -2635,7 +2644,9 @@ def is_refused(campaign, case, name):
 
 
 def together(cases):
-    """Return the cases that set nothing but one variable, packed: each inventory has one value of each variable."""
+    """Return the cases that set nothing but one variable, packed: each inventory has one value of
+    each variable.
+    """
     rounds, alone, turn = [], [], {}
     for case, name in cases:
         if list(case) != [name] or name in (

@@ -1,4 +1,6 @@
-"""verify_report and compare_reports in a play: what they write, when they fail, and what they reject before they write anything."""
+"""verify_report and compare_reports in a play: what they write, when they fail, and what they
+reject before they write anything.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,10 @@ def test_metrics_have_the_verdict_also_if_it_is_bad(verify, sent):
 
 
 def test_operators_of_the_portal_have_the_page(verify, sent):
-    """In one module run with the metrics. The account of the portal reads it, and cannot replace it: folder and file are root's."""
+    """In one module run with the metrics.
+
+    The account of the portal reads it, and cannot replace it: folder and file are root's.
+    """
     told = verify(metrics=METRICS, portal="/var/lib/trainyard/portal/verify.html")
     metrics, folder, page = sent.files
     assert metrics["path"] == METRICS
@@ -115,7 +120,10 @@ def test_operators_of_the_portal_have_the_page(verify, sent):
 
 
 def test_the_page_of_operators_is_in_no_folder_of_another_account():
-    """A FIFO or a link there would make root wait, or write elsewhere. Role, portal and removal name one path."""
+    """A FIFO or a link there would make root wait, or write elsewhere.
+
+    Role, portal and removal name one path.
+    """
     paths = {
         re.search("'(/[^']+/verify.html)'", _text("verify/tasks/main.yml")).group(1),
         re.search('REPORT = "(.+)"', _text("jupyterhub/files/jobs_page.py")).group(1),
@@ -518,7 +526,9 @@ def test_compare_refuses(three, tmp_path):
 
 
 def test_playbook_compare(three, tmp_path):
-    """As a user runs it: hosts that nobody asks anything, reports where the inventory says they are."""
+    """As a user runs it: hosts that nobody asks anything, reports where the inventory says they
+    are.
+    """
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(
         yaml.safe_dump(

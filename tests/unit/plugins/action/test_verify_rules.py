@@ -1,4 +1,6 @@
-"""Every rule of role verify: a healthy cluster fails none, and each defect fails exactly its own rule."""
+"""Every rule of role verify: a healthy cluster fails none, and each defect fails exactly its own
+rule.
+"""
 
 from __future__ import annotations
 
@@ -256,7 +258,9 @@ def a_session(container, **changes):
 
 
 def a_mesh(memlock="unlimited", cause="", **sessions):
-    """What all hosts' logins prove; `b_from_a` changes what a finds at b, whose container was given this limit."""
+    """What all hosts' logins prove; `b_from_a` changes what a finds at b, whose container was given
+    this limit.
+    """
     ids = {"a": "a" * 64, "b": "b" * 64}
     proofs = {}
     for source in ids:
@@ -472,7 +476,8 @@ FAILED = {
     )
 }
 
-# By check: hosts of which it alone says that they are broken (or warns, where that is written), and what it has found.
+# By check: hosts of which it alone says that they are broken (or warns, where that is written), and
+# what it has found.
 FIRING = {
     **{check_id: [case] for check_id, case in FAILED.items()},
     "stack-drift": [
@@ -1037,7 +1042,9 @@ FIRING = {
 
 
 def with_rules() -> Iterator:
-    """Each case of FIRING, judged by all rules if it is the first of its check that changes these variables, else by the rule of its check."""
+    """Each case of FIRING, judged by all rules if it is the first of its check that changes these
+    variables, else by the rule of its check.
+    """
     judged = set()
     for check_id, cases in FIRING.items():
         for case in cases:
@@ -1472,7 +1479,10 @@ def test_a_full_file_system_comes_first_and_marks_what_may_follow_from_it():
 
 
 def test_a_host_that_has_failed_a_task_is_one_finding_with_its_cause():
-    """Its record cluster.json is cut off, for example. It does not break the judgement of the others."""
+    """Its record cluster.json is cut off, for example.
+
+    It does not break the judgement of the others.
+    """
     lost = dict(gpu_host("b", "10.0.0.12"))
     lost["__keys"] = {"failed": True, "msg": "/etc/trainyard/cluster.json is not a record"}
     hostvars = {"a": {}, "b": lost}

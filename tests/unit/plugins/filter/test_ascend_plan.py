@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters of role ascend: what keeps NPUs from working, where hosts differ, the environment as shells read it, the rank table, and drift."""
+"""Filters of role ascend: what keeps NPUs from working, where hosts differ, the environment as
+shells read it, the rank table, and drift.
+"""
 
 from __future__ import annotations
 

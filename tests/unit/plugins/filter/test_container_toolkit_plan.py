@@ -1,4 +1,6 @@
-"""The container toolkit of a host: packages, Docker's options, CDI specifications and the check, from the facts of a host and the request."""
+"""The container toolkit of a host: packages, Docker's options, CDI specifications and the check,
+from the facts of a host and the request.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,8 @@ def test_all_four_are_requested_at_one_version():
     told = plan(version="1.17.7-1")
     assert told["asked"] == dict.fromkeys(NAMES, "1.17.7-1")
     assert told["packages"] == [name + "=1.17.7-1" for name in NAMES]
-    # A recommendation is not compared with what is installed, and nothing is required of a host without a GPU.
+    # A recommendation is not compared with what is installed, and nothing is required of a host
+    # without a GPU.
     assert plan(recommended=True)["asked"] == plan(is_asked=False)["asked"] == {}
 
 
@@ -269,7 +272,8 @@ def test_the_users_own_cgroup_driver_is_kept_and_reported():
         ([], {}, {"cdi": False}, "as it is", [], []),
         ([specification(OWN)], {}, {"cdi": False}, "absent", [], []),
         ([specification(OWN, "535.183.01")], {}, {"cdi": False}, "absent", [], []),
-        # From 1.18 on the toolkit writes its own specification at boot. It is the only one then, and is kept fresh.
+        # From 1.18 on the toolkit writes its own specification at boot. It is the only one then,
+        # and is kept fresh.
         ([specification(OWN), specification(OTHER)], {}, {}, "absent", [], []),
         ([specification(OTHER)], {}, {}, "as it is", [], []),
         ([specification(OTHER, "535.183.01")], {}, {}, "as it is", [OTHER], [OTHER]),
@@ -321,7 +325,8 @@ def test_a_toolkit_that_the_role_did_not_install_is_left_alone():
     installed = host(packages=packages(held=False))
     others = engine(placed=())
     assert plan(installed, others, recommended=True)["is_left_alone"]
-    # A version is requested; the role has installed it; Docker does not know it; packages of several versions; a package is missing; a new driver.
+    # A version is requested; the role has installed it; Docker does not know it; packages of
+    # several versions; a package is missing; a new driver.
     assert not plan(installed, others)["is_left_alone"]
     assert not plan(installed, engine(), recommended=True)["is_left_alone"]
     assert not plan(installed, engine(placed=(), runtimes=["runc"]), recommended=True)[

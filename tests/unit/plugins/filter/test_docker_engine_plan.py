@@ -1,4 +1,6 @@
-"""The Docker engine of a host: which one stays, what is installed from where, which files, and what teardown keeps."""
+"""The Docker engine of a host: which one stays, what is installed from where, which files, and what
+teardown keeps.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,8 @@ def test_a_fresh_host_gets_the_distributions_engine():
     told = plan(host(python_requests=False, apparmor_required=True))
     assert (told["refusal"], told["is_good"], told["lacks_packages"]) == ("", False, True)
     assert (told["installed_family"], told["asked_family"]) == ("", "debian-12")
-    # The engine of Debian 12 is one package with its command line, and builds with BuildKit without a plugin.
+    # The engine of Debian 12 is one package with its command line, and builds with BuildKit without
+    # a plugin.
     assert told["absent"] == ["docker.io", "containerd"]
     assert told["extras"] == ["python3-requests", "apparmor", "docker-compose"]
     assert plan(host(), "debian-13")["absent"] == ["docker.io", "docker-cli", "containerd"]

@@ -67,7 +67,9 @@ def texts(found):
 
 
 def rule(config, request):
-    """What the map of nginx's configuration says to METHOD, user and path: nginx takes the first pattern that matches."""
+    """What the map of nginx's configuration says to METHOD, user and path: nginx takes the first
+    pattern that matches.
+    """
     block = re.search(
         r'map "\$request_method \$remote_user \$request_uri" \$trainyard_refused \{(.*?)\n  \}',
         config,
@@ -142,7 +144,8 @@ LAYER = "&mount=sha256%3A" + "1" * 64
         ("GET alxb /v2/al.b/x/manifests/1", False),
         ("GET anna /v2/annabel/x/manifests/1", False),
         ("GET gone /v2/dora/x/manifests/1", False),
-        # Approved images, the question whether there is a registry, and a request without a login, which auth_basic refuses.
+        # Approved images, the question whether there is a registry, and a request without a login,
+        # which auth_basic refuses.
         ("GET dora /v2/site/x/manifests/1", True),
         ("GET dora /v2/", True),
         ("GET  /v2/anna/x/manifests/1", True),
@@ -179,7 +182,10 @@ def test_images_of_other_groups_are_private(request_line, fine):
 
 @pytest.mark.parametrize("private", [True, False])
 def test_the_registry_reads_no_form_in_a_body(private):
-    """docker-registry takes mount and from of a POST from a form in the body, too, of either kind. Manifests, which are PUT, keep their type."""
+    """docker-registry takes mount and from of a POST from a form in the body, too, of either kind.
+
+    Manifests, which are PUT, keep their type.
+    """
     config = texts(plan(**dict(PRIVATE, private=private)))[planned.PROXY]
     name, entries = re.search(r"map \$request_method (\$\w+) \{ (POST .*?) \}", config).groups()
     assert entries == "POST application/octet-stream; default $http_content_type;"
@@ -242,7 +248,10 @@ def test_a_renewed_certificate_of_the_site_is_a_change():
 
 
 def test_services_write_down_what_they_load():
-    """Before they load it: a change in between is loaded once more. A unit that does not depend on a site's certificate needs no restart for it."""
+    """Before they load it: a change in between is loaded once more.
+
+    A unit that does not depend on a site's certificate needs no restart for it.
+    """
     found = texts(plan())
     for name, run, paths in (
         ("registry", planned.RUN, [planned.CONFIG]),
@@ -727,7 +736,9 @@ ONLY_THERE = {
     [("front", {}, False), ("node", {}, True), ("front", {"registry": "r.example"}, True)],
 )
 def test_a_former_registry(host, wanted, is_former):
-    """It loses its logins and what it runs with, but not its images, and a later teardown still finds them."""
+    """It loses its logins and what it runs with, but not its images, and a later teardown still
+    finds them.
+    """
     first = plan()
     found = dict(
         FOUND, record=first["record"], units=["trainyard-image-registry.service.d", *planned.UNITS]

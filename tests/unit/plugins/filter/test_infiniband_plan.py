@@ -1,4 +1,6 @@
-"""Decision infiniband_plan alone. tests/unit/roles/test_infiniband_role.py has the same decisions together with the role's variables and templates."""
+"""Decision infiniband_plan alone. tests/unit/roles/test_infiniband_role.py has the same decisions
+together with the role's variables and templates.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters of role job_container: packages, files, subordinate IDs, image store, problems, and the way back."""
+"""Filters of role job_container: packages, files, subordinate IDs, image store, problems, and the
+way back.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +246,8 @@ def test_the_local_disk_of_a_job():
     "found, changes, said",
     [
         ({"packages": {"podman": "3.0.1+dfsg1-3"}}, {}, "podman 3.0.1+dfsg1-3 is too old"),
-        # podman of Ubuntu 22.04 has no CDI and no log driver for jobs. One that is not installed yet is refused before it is.
+        # podman of Ubuntu 22.04 has no CDI and no log driver for jobs. One that is not installed
+        # yet is refused before it is.
         *(
             (
                 {"packages": {"podman": "3.4.4+ds1-1ubuntu1.22.04.3"}, "gpu_nodes": gpus},
@@ -903,7 +906,10 @@ def test_people_who_come_and_go_are_drift():
 
 
 def test_without_a_plan_of_slurm_its_decisions_stay():
-    """In playbook upgrade, or if a host does not answer. Before ansible-core 2.19 none and numbers in variables are texts."""
+    """In playbook upgrade, or if a host does not answer.
+
+    Before ansible-core 2.19 none and numbers in variables are texts.
+    """
     known = after(finished(gpu_nodes=[0, 1]), job_cgroups=True, gpus="4", free_gib="20", **IMAGE)
     assert json.loads(known["texts"][CONFIG])["health"] == {
         "gpus": 4,

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What role jobs places on each kind of host, the folders of people, and how a host differs from that."""
+"""What role jobs places on each kind of host, the folders of people, and how a host differs from
+that.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,8 @@ LIBRARY = "/usr/local/lib/trainyard/jobs/"
     [
         ("a", {}, {}, []),
         ("c", {}, {}, []),
-        # Each of them is compared: the command, its completion, its settings, and the folders that the role creates.
+        # Each of them is compared: the command, its completion, its settings, and the folders that
+        # the role creates.
         *[
             ("a", {"changed_paths": [path]}, {}, [(path, "as planned", "missing or changed")])
             for path in (

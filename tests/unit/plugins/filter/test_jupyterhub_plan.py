@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What role jupyterhub places on each kind of host, what the hub may do there, and which services a change restarts."""
+"""What role jupyterhub places on each kind of host, what the hub may do there, and which services a
+change restarts.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,9 @@ def test_nothing_is_planned_unless_it_is_enabled():
 
 
 def test_remove_knows_every_file():
-    """The role removes by a list of its own, because the variables of a removed role may be gone."""
+    """The role removes by a list of its own, because the variables of a removed role may be
+    gone.
+    """
     variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
     owned = variables["__jupyterhub_owned_of_hub"] + variables["__jupyterhub_owned_of_notebook"]
     placed = {
@@ -866,7 +870,10 @@ def test_instances_of_removed_people():
 
 
 def test_the_pages_ask_the_prometheus_of_their_host():
-    """By the certificate of a client, which only this service can read. Without it, it starts all the same."""
+    """By the certificate of a client, which only this service can read.
+
+    Without it, it starts all the same.
+    """
     path = _jupyterhub_plan.UNITS + "/trainyard-hub-jobs.service"
     assert "Credential" not in files(plan("front"))[path]["content"]
     unit = files(plan("front", has_prometheus=True))[path]["content"].splitlines()

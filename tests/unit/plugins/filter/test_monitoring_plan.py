@@ -1,4 +1,6 @@
-"""Plan of monitoring: what each host gets, what is refused, what a second run leaves alone, and what goes."""
+"""Plan of monitoring: what each host gets, what is refused, what a second run leaves alone, and
+what goes.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def test_the_daemons_are_closed_before_the_packages_start_them():
 def test_the_exporter_of_a_host():
     text = planned.node_exporter(dict(WANTED, port=9100))
     assert "--web.listen-address=192.0.2.11:9100 " in text
-    # Prometheus, and the host itself, which waits for it. The scenario has seen that wait end in vain.
+    # Prometheus, and the host itself, which waits for it. The scenario has seen that wait end in
+    # vain.
     assert "IPAddressDeny=any\nIPAddressAllow=192.0.2.10 192.0.2.11\n" in text
     # systemd would take one $ for the beginning of a variable.
     assert not re.search(r"(?<!\$)\$(?!\$)", text)

@@ -135,7 +135,10 @@ def test_a_server_outside_keeps_its_name_and_its_options():
     ],
 )
 def test_connections_by_the_number_of_hosts(hosts, nconnect, options, shown):
-    """A small cluster keeps one. A mount in use keeps what it has, because jobs have files open there."""
+    """A small cluster keeps one.
+
+    A mount in use keeps what it has, because jobs have files open there.
+    """
     members = [{"name": "h%d" % number, "address": "10.0.1.%d" % number} for number in range(hosts)]
     mounts = nfs_mounts([{"server": "h0", "path": "/x"}], "h1", members, options, "4", nconnect)
     told = [option for option in mounts[0]["options"] if option.startswith("nconnect")]
@@ -443,7 +446,9 @@ def test_what_is_reported_after_the_changes(mount, text):
 
 
 def test_a_result_of_other_mounts_is_tolerated():
-    """The role may run twice in a play, and its variables are evaluated before it reads the host again."""
+    """The role may run twice in a play, and its variables are evaluated before it reads the host
+    again.
+    """
     told = plan(host(state("absent", target="/elsewhere")))
     assert (
         not told["as_requested"] and told["points"] == [] and told["units"][0]["state"] == "started"

@@ -1,4 +1,6 @@
-"""Decision nfs_server_plan: which clients get which exports, what differs on the server, and conflicts."""
+"""Decision nfs_server_plan: which clients get which exports, what differs on the server, and
+conflicts.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,9 @@ def test_a_folder_is_created_before_it_has_clients():
     ],
 )
 def test_full_access_to_a_folder(wanted, access):
-    """Trees of users and groups are exported without it: root of a client is not to write among the folders of users."""
+    """Trees of users and groups are exported without it: root of a client is not to write among the
+    folders of users.
+    """
     assert ("full_access_uid" in plan(exports=[dict(SHARE, **wanted)])["folders"][0]) is access
 
 

@@ -1,4 +1,6 @@
-"""The driver of a host, from the compatibility data and the role's packages, and problems found before anything changes."""
+"""The driver of a host, from the compatibility data and the role's packages, and problems found
+before anything changes.
+"""
 
 from __future__ import annotations
 

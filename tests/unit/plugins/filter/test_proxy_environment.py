@@ -1,4 +1,6 @@
-"""The proxies of package_sources as environment variables, for builds and downloads of four roles."""
+"""The proxies of package_sources as environment variables, for builds and downloads of four
+roles.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Decision slurm_plan: Slurm's files for clusters of many shapes, and what is wrong with hosts and variables."""
+"""Decision slurm_plan: Slurm's files for clusters of many shapes, and what is wrong with hosts and
+variables.
+"""
 
 from __future__ import annotations
 
@@ -543,7 +545,8 @@ def test_a_kernel_that_does_not_count_swap_limits_memory_and_devices():
     readings["b"]["cgroup"]["swap"] = False
     found = good(readings)
     told = text(found, "/cgroup.conf")
-    # slurmd: "ConstrainSwapSpace is enabled but there is no support for swap in the memory cgroup controller", and it ends.
+    # slurmd: "ConstrainSwapSpace is enabled but there is no support for swap in the memory cgroup
+    # controller", and it ends.
     assert (
         "ConstrainSwapSpace" not in told
         and "ConstrainRAMSpace=yes" in told
@@ -1139,7 +1142,8 @@ def test_nobody_logs_in_without_a_job_to_a_scheduler_that_runs_jobs():
         "steps",
     )
     assert '"only_in_jobs": true' in told
-    # A login host stays open, also if it is the scheduler, and so does a scheduler that runs no jobs.
+    # A login host stays open, also if it is the scheduler, and so does a scheduler that runs no
+    # jobs.
     for more in (
         {"hosts": ["a", "b"], "login_hosts": ["a"]},
         {"hosts": ["b"], "scheduler": "a", "login_hosts": ["front"]},

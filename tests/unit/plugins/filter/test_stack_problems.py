@@ -75,7 +75,9 @@ def test_table_has_every_host():
 
 
 def test_table_says_what_was_compared():
-    """The words "0 packages as configured" were all that it said with a stranger's key on the host."""
+    """The words "0 packages as configured" were all that it said with a stranger's key on
+    the host.
+    """
     host = {
         "name": "a",
         "asked": 0,

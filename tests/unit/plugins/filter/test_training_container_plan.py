@@ -1,4 +1,6 @@
-"""Decisions training_container_plan and training_container_faults: what is missing, the options for Docker, and when nothing has to be done."""
+"""Decisions training_container_plan and training_container_faults: what is missing, the options for
+Docker, and when nothing has to be done.
+"""
 
 from __future__ import annotations
 
@@ -513,7 +515,9 @@ def test_options_are_part_of_the_hash_if_they_are_set(asked, options):
 
 
 def test_hash_is_that_of_former_releases():
-    """Made by the former expression: settings | combine(options) | to_json(sort_keys=true) | hash('sha256'). Another hash recreates every container."""
+    """Made by the former expression: settings | combine(options) | to_json(sort_keys=true) |
+    hash('sha256'). Another hash recreates every container.
+    """
     assert plan()["hash"] == "d3e1bb59a8a7438a57dd98a14703e6327fe978c37b893f6b2983558d76b9c740"
     told = plan(
         gpus="all",
@@ -732,7 +736,10 @@ def test_a_container_whose_services_do_not_serve_is_not_as_asked():
 
 
 class Engine(BaseHTTPRequestHandler):
-    """As much of Docker 20.10 as module docker_container needs to create a container. It keeps what it was sent."""
+    """As much of Docker 20.10 as module docker_container needs to create a container.
+
+    It keeps what it was sent.
+    """
 
     def answer(self, code, body):
         text = json.dumps(body).encode()
@@ -766,7 +773,9 @@ class Engine(BaseHTTPRequestHandler):
 
 @pytest.fixture(name="created")
 def fixture_created(tmp_path):
-    """Returns a function that runs the task that creates the container, with these variables of the role, and returns what Docker was asked for."""
+    """Returns a function that runs the task that creates the container, with these variables of the
+    role, and returns what Docker was asked for.
+    """
     variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
     variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")))
     tasks = yaml.safe_load((ROLE / "tasks/container.yml").read_text(encoding="utf-8"))

@@ -1,4 +1,6 @@
-"""What verify decides from the variables of all hosts: who is measured, what is reported, which logs are read, what cannot be required."""
+"""What verify decides from the variables of all hosts: who is measured, what is reported, which
+logs are read, what cannot be required.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +219,8 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
     "required, run, left_out",
     [
         ([], {}, []),
-        # In check mode or as part of another playbook nothing can be required. What is switched off can.
+        # In check mode or as part of another playbook nothing can be required. What is switched off
+        # can.
         (["gpus-busy"], {"can_start": False, "is_asked": False}, JOBS),
         (["gpus-busy"], {"is_asked": False}, JOBS[:2]),
         (
@@ -281,7 +284,8 @@ def a_login(name, cause="", **session):
     [
         ({}, {}),
         ({"a": {}, "b": {"logins": []}}, {}),
-        # The login of a host to itself is the one that Horovod's check needs. Each limit is listed once.
+        # The login of a host to itself is the one that Horovod's check needs. Each limit is listed
+        # once.
         (
             {
                 "a": {"logins": [a_login("a", memlock="unlimited"), a_login("b", "refused")]},

@@ -23,7 +23,10 @@ def earlier(folder, **options):
 
 
 def pack(folder, name, busbw, hosts=HOSTS, collective="gloo", cluster="lab", checks=()):
-    """A pack whose cluster run did so many GB/s, and whose first host twice as many alone. One host has no cluster run."""
+    """A pack whose cluster run did so many GB/s, and whose first host twice as many alone.
+
+    One host has no cluster run.
+    """
     runs = []
     for run_id, members, value in [("cluster", hosts, busbw)][: len(hosts) - 1] + [
         ("host:" + hosts[0], hosts[:1], 2 * busbw)

@@ -1,4 +1,6 @@
-"""all_reduce_perf: published logs (tests/fixtures/all_reduce_perf, nccl-other, nccl-transport), and damaged variants of them."""
+"""all_reduce_perf: published logs (tests/fixtures/all_reduce_perf, nccl-other, nccl-transport), and
+damaged variants of them.
+"""
 
 import csv
 import functools
@@ -380,7 +382,9 @@ def test_json_beside_the_text_of_the_same_run():
 
 
 def side_by_side(copies):
-    """Processes that know nothing of each other, as mpirun starts them where MPI wasn't built in."""
+    """Processes that know nothing of each other, as mpirun starts them where MPI wasn't
+    built in.
+    """
     return "".join(
         line for line in all_reduce_output.text(ranks=1).splitlines(True) for _copy in range(copies)
     )
@@ -593,7 +597,9 @@ def test_a_difference_that_rccl_marks_is_wrong():
 
 
 def test_types_of_the_oldest_format_have_as_many_rows():
-    """That format does not print its options, so only the types themselves show that rows are missing."""
+    """That format does not print its options, so only the types themselves show that rows are
+    missing.
+    """
     head, rows, foot = [], [], []
     for kind in ("sum", "prod", "max"):
         for size in (1000000, 2000000):
@@ -606,7 +612,9 @@ def test_types_of_the_oldest_format_have_as_many_rows():
 
 
 def test_an_average_at_the_very_end():
-    """Without a line's end, and with fewer digits than are printed as a rule: the rows say whether some are missing."""
+    """Without a line's end, and with fewer digits than are printed as a rule: the rows say whether
+    some are missing.
+    """
     for text in (
         two_nodes(),
         read("all_reduce_perf/karpenter-tagged-run1.txt"),
@@ -758,7 +766,8 @@ def test_the_same_in_colours():
     assert answer(re.sub(r"(\S+)", "\x1b[1;32m\\1\x1b[0m", text)) == answer(text)
 
 
-# One seed, no memory of former runs: the same examples everywhere. None may take a second, however slow the machine is.
+# One seed, no memory of former runs: the same examples everywhere. None may take a second, however
+# slow the machine is.
 steady = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 NAMES = [
     folder + "/" + name
@@ -928,7 +937,9 @@ def header_and_summary(lines):
 
 
 def bad_mutations(lines, header, average):
-    """The log cut behind each line of its table, and the table without each line, with it twice, and with it cut in the middle."""
+    """The log cut behind each line of its table, and the table without each line, with it twice,
+    and with it cut in the middle.
+    """
     for number in range(header, average + 1):
         cut, rest = lines[:number], lines[number + 1 :]
         yield cut

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a host with NPUs has: versions of the vendor's files, layouts of CANN, the order of installations, and rank tables."""
+"""What a host with NPUs has: versions of the vendor's files, layouts of CANN, the order of
+installations, and rank tables.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def test_gpus():
     ]
 
 
-# As it is printed by drivers of several years for a GPU without active links, and the text of a GPU that answers no question.
+# As it is printed by drivers of several years for a GPU without active links, and the text of a GPU
+# that answers no question.
 @pytest.mark.parametrize(
     "said, speeds",
     [
@@ -175,7 +176,8 @@ def test_nothing_makes_it_guess(nvlink, pcie):
     assert len(found) == len([line for line in pcie.splitlines() if line.strip()])
 
 
-# What real machines did (fixtures/all_reduce_perf, INDEX.tsv; nccl-tests' issue 119), against what the rules expect of them.
+# What real machines did (fixtures/all_reduce_perf, INDEX.tsv; nccl-tests' issue 119), against what
+# the rules expect of them.
 @pytest.mark.parametrize(
     "members, reached, bound",
     [
@@ -285,7 +287,9 @@ def by_tcp(speed):
 
 
 def measured(reached, facts, asked=ASKED, earlier=None, shm=(), carrier="nccl"):
-    """Results of a measurement by run, in which the hosts alone and all together have reached so many GB/s."""
+    """Results of a measurement by run, in which the hosts alone and all together have reached so
+    many GB/s.
+    """
     found = []
     for name, value in reached.items():
         members = list(facts) if name == "cluster" else [name]
@@ -447,7 +451,9 @@ def test_healthy_hosts_of_odd_kinds_pass(facts, reached):
 
 
 def test_a_slow_card_of_an_only_kind_of_host():
-    """The model of the cards differs, so the hosts are not compared, and the slow one is not what the others wait for."""
+    """The model of the cards differs, so the hosts are not compared, and the slow one is not what
+    the others wait for.
+    """
     one = dict(WHOLE, cards=eight_cards(slow=1))
     other = dict(
         WHOLE, cards=[_bandwidth.card("mlx5_%d" % number, 200, True) for number in range(8)]
@@ -771,7 +777,9 @@ def test_text_without_peaks(text):
 
 @pytest.mark.parametrize("hosts, gpus", [(2, 1), (2, 8), (3, 4), (64, 8)])
 def test_what_any_algorithm_may_move(hosts, gpus):
-    """A ring is between the two bounds, and so is a host of two trees, each for a half: four neighbours together, or two."""
+    """A ring is between the two bounds, and so is a host of two trees, each for a half: four
+    neighbours together, or two.
+    """
     least, most = _bandwidth.may_move(1 << 30, 1 << 30)
     assert least <= _bandwidth.must_move(1 << 30, 1, hosts * gpus) <= most
     assert least <= 2 * (1 << 30) / 2 and most >= (3 + 1) * (1 << 30) / 2

@@ -101,7 +101,9 @@ def test_pair_that_fails_is_slower_than_any():
 
 
 def test_a_measurement_that_failed_is_not_slow_hardware():
-    """net.ipv4.ip_local_port_range with 4 ports: the job of that host fails, which says nothing of its CPU, memory, PCIe or GPUs."""
+    """net.ipv4.ip_local_port_range with 4 ports: the job of that host fails, which says nothing of
+    its CPU, memory, PCIe or GPUs.
+    """
     search = _blame.search(
         ["a", "b"], 0.8, {"a": 1.0, "b": 0.0}, errors={"b": "Cannot assign requested address"}
     )
@@ -178,7 +180,9 @@ def test_a_pair_is_measured_again_before_it_is_blamed():
 
 
 def test_a_good_host_that_only_bad_ones_were_measured_with():
-    """So many bad ones that halving leaves few to ask, and some of these are asked by bad ones only."""
+    """So many bad ones that halving leaves few to ask, and some of these are asked by bad ones
+    only.
+    """
     cards = [3, 4, 5, 14, 17, 19, 21, 22]
     assert named(SimulatedHosts(29, cards=cards).blamed()) == [
         ("host", "node-%02d" % number) for number in cards
@@ -222,7 +226,9 @@ def test_a_single_culprit_is_found_whoever_it_is(count, data):
 @given(st.integers(6, 64), st.data())
 @settings(max_examples=200, deadline=None)
 def test_several_culprits(count, data):
-    """Up to a third of the hosts are bad in one way or another; who is left out makes the rest good, and no good host is blamed."""
+    """Up to a third of the hosts are bad in one way or another; who is left out makes the rest
+    good, and no good host is blamed.
+    """
     numbers = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count // 3))
     cut = data.draw(st.integers(0, len(numbers)))
     cluster = SimulatedHosts(count, cards=numbers[:cut], alone=numbers[cut:])
@@ -240,7 +246,9 @@ def test_several_culprits(count, data):
 @given(st.integers(4, 32), st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
 def test_noise_alone_blames_no_one_for_a_single_dip(count, seed):
-    """Each measurement is disturbed with one chance in fifty; what is blamed was measured slow every time, and the culprit is never missed."""
+    """Each measurement is disturbed with one chance in fifty; what is blamed was measured slow
+    every time, and the culprit is never missed.
+    """
     cluster = SimulatedHosts(count, cards=[1], dips=0.02, seed=seed)
     verdict = cluster.blamed()
     assert "node-01" in {name for entry in verdict["blame"] for name in entry["names"]}

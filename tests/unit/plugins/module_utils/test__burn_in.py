@@ -1,4 +1,6 @@
-"""The verdict of a burn-in: who is slow among equals, than before and than published, and what a healthy cluster looks like."""
+"""The verdict of a burn-in: who is slow among equals, than before and than published, and what a
+healthy cluster looks like.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_one_slow_gpu_of_64_is_named_and_healthy_noise_is_not():
 
 
 def test_one_measurement_is_not_enough():
-    """Why the program measures ten times: of one measurement the same judgement misses more and cries wolf more."""
+    """Why the program measures ten times: of one measurement the same judgement misses more and
+    cries wolf more.
+    """
     named, alarms = campaign(runs=200, times=1)
     assert named < 99 or alarms > 1
 
@@ -553,7 +557,9 @@ CARDS = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
 
 
 def by_rail(speed, hosts=("gpu-a", "gpu-b", "gpu-c", "gpu-d")):
-    """What the bandwidth job has measured: C(speed) tells it of a card and a pair, None for one that fails."""
+    """What the bandwidth job has measured: C(speed) tells it of a card and a pair, None for one
+    that fails.
+    """
     pairs = [("gpu-a", "gpu-d"), ("gpu-b", "gpu-c"), ("gpu-a", "gpu-c"), ("gpu-b", "gpu-d")]
     pairs = [pair for pair in pairs if set(pair) <= set(hosts)] or [tuple(hosts)]
     runs = [

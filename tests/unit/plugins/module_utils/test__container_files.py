@@ -1,4 +1,6 @@
-"""Changed files of a container: layers as in overlayfs, with a FIFO instead of its device 0/0, which only root can create."""
+"""Changed files of a container: layers as in overlayfs, with a FIFO instead of its device 0/0,
+which only root can create.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def test_caches_and_the_driver_s_files(layers, path):
 
 
 def test_folder_that_was_moved_away_and_back(layers):
-    """It is a new folder then, which hides the image's: what it has like that one is unchanged, what it lacks is deleted."""
+    """It is a new folder then, which hides the image's: what it has like that one is unchanged,
+    what it lacks is deleted.
+    """
     layers("base", "usr/lib/packaging/a.py", "a")
     layers("base", "usr/lib/packaging/b.py", "b")
     layers.opaque.add(str(layers.root / "container/usr/lib/packaging"))

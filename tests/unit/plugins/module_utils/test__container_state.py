@@ -1,4 +1,6 @@
-"""How a running container differs from its settings: texts of the kernel, of docker and of systemd, and a real process for what is read below /proc."""
+"""How a running container differs from its settings: texts of the kernel, of docker and of systemd,
+and a real process for what is read below /proc.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ Max realtime timeout      unlimited            unlimited            us
 
 @pytest.fixture(name="told")
 def fixture_told(tmp_path):
-    """Differences of mounts for these texts. A container without links has the same paths as this empty folder."""
+    """Differences of mounts for these texts.
+
+    A container without links has the same paths as this empty folder.
+    """
 
     def told(inside=INSIDE, settings=None, outside=OUTSIDE, share="/data1/share"):
         mounts = parse_mountinfo(inside)
@@ -149,7 +154,10 @@ def test_variables_that_sessions_get(written, names):
 
 
 def test_variables_that_a_shell_does_not_pass_on():
-    """As the entrypoint: dash leaves out names with other characters, and some shells do not. A restart would change nothing."""
+    """As the entrypoint: dash leaves out names with other characters, and some shells do not.
+
+    A restart would change nothing.
+    """
     variables = VARIABLES + "foo.bar=1\0BASH_FUNC_x%%=() { :; }\0"
     for written in (WRITTEN, WRITTEN + "foo.bar=1\n"):
         assert state.variable_faults(written, variables) == []
@@ -236,7 +244,9 @@ ID = "c" * 64
     ],
 )
 def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, group, files, limits):
-    """As `systemctl set-property` makes them: of the container's own group, which a restart replaces, and of one above it."""
+    """As `systemctl set-property` makes them: of the container's own group, which a restart
+    replaces, and of one above it.
+    """
     cgroup = cgroup % ID
     own = cgroup.splitlines()[0].split(":")[-1]
     for path in (own, own.rpartition("/")[0]):
@@ -249,7 +259,8 @@ def test_limits_of_control_groups_that_docker_has_not_set(tmp_path, cgroup, grou
         assert state.groups_above(cgroup, ID, root) == above
         (fault,) = state.group_faults({}, cgroup, ID, root) or [""]
         assert bool(fault) == bool(limits) and ", ".join(limits) in fault
-    # docker update has set it, so Docker has to be told, or the engine's groups are not seen from here.
+    # docker update has set it, so Docker has to be told, or the engine's groups are not seen from
+    # here.
     assert state.group_faults({"Memory": 300 << 20}, cgroup, ID, root) == []
     assert state.group_faults({}, cgroup, "d" * 64, root) == state.groups_above("", ID, root) == []
 
@@ -290,7 +301,9 @@ def test_another_sshd_in_a_container(command, above, other):
 
 
 def test_another_sshd_is_found_among_processes(tmp_path, monkeypatch):
-    """Started by docker exec, it is in the container's namespace of process IDs, but not below its first process."""
+    """Started by docker exec, it is in the container's namespace of process IDs, but not below its
+    first process.
+    """
     sshd = tmp_path / "sshd"
     sshd.symlink_to("/bin/sleep")
     told = ["another sshd runs in the container: %s -- 60" % sshd]
@@ -303,7 +316,8 @@ def test_another_sshd_is_found_among_processes(tmp_path, monkeypatch):
                 if state.LISTENS.match(state.command_of(process.pid)):
                     break
                 subprocess.run(["sleep", "0.05"], check=True)
-            # Where the container shares the processes of the host, the host's own sshd is none of its.
+            # Where the container shares the processes of the host, the host's own sshd is none of
+            # its.
             assert state.sshd_faults(os.getpid()) == told and state.sshd_faults(first.pid) == []
             inside = {process.pid: "pid:[2]", first.pid: "pid:[2]"}
             monkeypatch.setattr(state, "namespace_of", lambda pid: inside.get(pid, "pid:[1]"))
@@ -330,7 +344,9 @@ def test_units():
 
 
 def test_the_sshd_of_a_container_is_found_and_its_limits_are_read(tmp_path):
-    """A tree of processes as in a container: init, entrypoint, sshd. Only sshd has a lower limit."""
+    """A tree of processes as in a container: init, entrypoint, sshd. Only sshd has a lower
+    limit.
+    """
     sshd = tmp_path / "sshd"
     sshd.symlink_to("/bin/sleep")
     child = f"import subprocess; subprocess.run(['sh', '-c', 'ulimit -n 64; exec {sshd} 60'])"
@@ -344,7 +360,8 @@ def test_the_sshd_of_a_container_is_found_and_its_limits_are_read(tmp_path):
                 subprocess.run(["sleep", "0.05"], check=True)
             found = {"State": {"Running": True, "Pid": first.pid}, "HostConfig": {}}
             (fault,) = state.departures(found)
-            # An entrypoint of another image, which has the limit, too: a restart would set it again.
+            # An entrypoint of another image, which has the limit, too: a restart would set it
+            # again.
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(state, "parent_of", lambda process: process)
                 assert state.departures(found) == []

@@ -114,7 +114,8 @@ def test_dockerd_is_asked(tmp_path, monkeypatch):
         "--clear-groups",
         "/usr/bin/dockerd",
     ]
-    # A file that was cut to nothing by a full disk: 20.10 reads no further than this, others take it as one without options.
+    # A file that was cut to nothing by a full disk: 20.10 reads no further than this, others take
+    # it as one without options.
     path.write_text("", encoding="utf-8")
     Host.said = "unable to configure the Docker daemon with file /tmp/y: EOF\n"
     assert daemon_config_state(Host(), str(path)) == (

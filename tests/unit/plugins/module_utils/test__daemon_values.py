@@ -1,4 +1,6 @@
-"""Values of daemon.json that dockerd 20.10.24 accepts silently: each was tested with a real daemon."""
+"""Values of daemon.json that dockerd 20.10.24 accepts silently: each was tested with a real
+daemon.
+"""
 
 import pytest
 

@@ -251,7 +251,9 @@ UBUNTU = Path(__file__).parents[3] / "fixtures/ubuntu"
 
 
 def test_what_apt_knows_on_ubuntu():
-    """Recorded on 24.04, with three pockets, and on 22.04, where the newest version is phased and not the candidate."""
+    """Recorded on 24.04, with three pockets, and on 22.04, where the newest version is phased and
+    not the candidate.
+    """
     noble = parse_policy((UBUNTU / "apt-policy-containerd-runc-noble.txt").read_text())
     assert {name: state["candidate"] for name, state in noble.items()} == {
         "containerd": "2.2.1-0ubuntu1~24.04.2",

@@ -34,7 +34,8 @@ MADISON = """
  nvidia-smi | 535.261.03-1 | http://mirror.example/debian bookworm/non-free Sources
  nvidia-persistenced | 535.171.04-1~deb12u1 | http://mirror.example/debian bookworm/contrib amd64 Packages
 """
-# nvidia-detect 535.261.03-1 of Debian 12, asked about an H100, an A100, a Tesla K40c and a GPU that it doesn't know.
+# nvidia-detect 535.261.03-1 of Debian 12, asked about an H100, an A100, a Tesla K40c and a GPU that
+# it doesn't know.
 H100 = """Checking driver support for PCI ID [10de:2330]
 Your card is supported by the default drivers.
 It is recommended to install the
@@ -212,7 +213,9 @@ def test_the_family_that_is_whole_wins():
 
 
 def test_a_daemon_of_another_branch_is_not_taken_if_the_driver_has_its_own():
-    """In NVIDIA's repository for Ubuntu it is in nvidia-compute-utils up to 570, and a package of its own from 580 on."""
+    """In NVIDIA's repository for Ubuntu it is in nvidia-compute-utils up to 570, and a package of
+    its own from 580 on.
+    """
     families = [["nvidia-utils-570", "nvidia-persistenced"], ["nvidia-utils-570"]]
     offers = {
         "nvidia-utils-570": ["570.172.08-0ubuntu1"],

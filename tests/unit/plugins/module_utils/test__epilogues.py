@@ -1,4 +1,6 @@
-"""Lines below the table of a good run, by the program that prints them, and the same lines for a failed run."""
+"""Lines below the table of a good run, by the program that prints them, and the same lines for a
+failed run.
+"""
 
 import time
 

@@ -37,7 +37,8 @@ def host(nodes, driver=()):
     return {"nodes": list(nodes), "driver": list(driver)}
 
 
-#: Four A100 around a display card, whose address lies between theirs. gres.conf: Type=a100 File=/dev/nvidia[0-2,4], Type=dgx File=/dev/nvidia3.
+#: Four A100 around a display card, whose address lies between theirs. gres.conf: Type=a100
+#: File=/dev/nvidia[0-2,4], Type=dgx File=/dev/nvidia3.
 DGX = {"nodes": "/dev/nvidia%d", "cdi": "nvidia.com/gpu", "positions": [0, 1, 2, 4, 3]}
 DGX_HOST = host(
     range(5),

@@ -396,7 +396,9 @@ def test_the_form_of_a_version_is_not_its_origin():
 
 
 def mixed(leads_to=""):
-    """Installed packages of a real host: a former branch of the archive, a newer one of NVIDIA's repository, half configured."""
+    """Installed packages of a real host: a former branch of the archive, a newer one of NVIDIA's
+    repository, half configured.
+    """
     lines = (UBUNTU / "dpkg-l-mixed-550-transitional-580-cuda-noble.txt").read_text(
         encoding="utf-8"
     )
@@ -446,7 +448,9 @@ def test_several_origins_on_one_host_are_told_apart():
     "file", ["dpkg-l-550-archive-hwe-noble.txt", "dpkg-l-550-server-archive-noble.txt"]
 )
 def test_a_driver_of_the_archive_is_whole(file):
-    """Its signed modules have the version of their kernel, and the toolkit is of another repository."""
+    """Its signed modules have the version of their kernel, and the toolkit is of another
+    repository.
+    """
     lines = (UBUNTU / file).read_text(encoding="utf-8").splitlines()
     installed = parse_packages(
         "".join(

@@ -1,4 +1,6 @@
-"""The table of horovodrun --check-build: published outputs (tests/fixtures/horovod), and possible variants of them."""
+"""The table of horovodrun --check-build: published outputs (tests/fixtures/horovod), and possible
+variants of them.
+"""
 
 import csv
 import hashlib
@@ -293,7 +295,9 @@ def test_a_last_table_that_is_cut_in_its_head_is_not_an_older_one(rest):
 
 
 def test_every_truncated_table_is_rejected():
-    """Whatever is lost at the end: before the first heading no table has begun, from there on it must be whole."""
+    """Whatever is lost at the end: before the first heading no table has begun, from there on it
+    must be whole.
+    """
     begun = TABLE.index("Available Frameworks") + len("Available Frameworks")
     whole = len(TABLE.rstrip())
     for end in range(len(TABLE)):

@@ -138,7 +138,10 @@ def test_each_advice_is_that_of_an_error():
 
 
 def test_the_table_is_complete():
-    """NVIDIA's catalogue of 2025-10 has 172 codes. The proposals for each are of the document that the issue names."""
+    """NVIDIA's catalogue of 2025-10 has 172 codes.
+
+    The proposals for each are of the document that the issue names.
+    """
     assert sorted(_host_health.XIDS) == list(range(1, 173))
     codes = {
         action: [code for code in range(1, 173) if _host_health.XIDS[code].action == action]
@@ -162,7 +165,10 @@ CHANGED = "154, GPU recovery action changed from 0x%s to 0x%s"
 
 
 def now(*lines):
-    """What counts after these lines: action by kind, device and code. A time is put in where there is room for it."""
+    """What counts after these lines: action by kind, device and code.
+
+    A time is put in where there is room for it.
+    """
     stamped = [line % number if line.count("%") == 1 else line for number, line in enumerate(lines)]
     return {
         (entry["kind"], entry["device"], entry["code"]): entry["action"]
@@ -278,7 +284,8 @@ def test_a_line_that_ends_nothing(line):
     }
 
 
-# A person who may run a program chooses the names of its files, which the kernel tells if it crashes, also with line breaks, and the name of its process.
+# A person who may run a program chooses the names of its files, which the kernel tells if it
+# crashes, also with line breaks, and the name of its process.
 CRASH = "[ 12.3] a[99]: segfault at 0 ip 00 sp 00 error 4 in %s[400000+1000]"
 
 

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Digests, archives, messages of skopeo 1.9.3 and buildah 1.28.2, and what the files of an image tell."""
+"""Digests, archives, messages of skopeo 1.9.3 and buildah 1.28.2, and what the files of an image
+tell.
+"""
 
 from __future__ import annotations
 

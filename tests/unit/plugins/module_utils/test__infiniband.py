@@ -1,4 +1,7 @@
-"""InfiniBand and RoCE: real output of the tools (tests/fixtures/ib), and arbitrary input. Whole sysfs trees: test_infiniband_info.py."""
+"""InfiniBand and RoCE: real output of the tools (tests/fixtures/ib), and arbitrary input.
+
+Whole sysfs trees: test_infiniband_info.py.
+"""
 
 import csv
 import hashlib
@@ -518,7 +521,8 @@ def test_any_files(texts, errors):
 @pytest.mark.parametrize(
     "lines, found",
     [
-        # mlx5, by the kernel's document of its counters. A counter of discards has the sum of the two others.
+        # mlx5, by the kernel's document of its counters. A counter of discards has the sum of the
+        # two others.
         (
             "rx_packets: 99\nrx_prio0_pause: 0\nrx_prio3_pause: 1204\nrx_prio3_pause_duration: 77\nrx_prio3_pause_transition: 602\n"
             "tx_prio3_pause: 5\ntx_prio4_pause: 6\nrx_prio3_buf_discard: 2\nrx_prio3_cong_discard: 5\nrx_prio3_discards: 7\nrx_prio4_discards: 1\n"

@@ -1,4 +1,6 @@
-"""Causes of a failure from logs: all readers, what is told first, what is shown if nothing is known, and how long it takes."""
+"""Causes of a failure from logs: all readers, what is told first, what is shown if nothing is
+known, and how long it takes.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,9 @@ FIXES = {
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 def test_the_right_cause_in_all_readers(reader):
-    """Every line of the fixtures and every example of the table, between other lines and with the prefix of a launcher."""
+    """Every line of the fixtures and every example of the table, between other lines and with the
+    prefix of a launcher.
+    """
     wrong = []
     for name, line, expected in ALL:
         if reader is of_nccl and expected in IN_GOOD_RUNS:
@@ -282,7 +286,8 @@ def test_prefixes_of_launchers(prefix):
             assert find_errors(prefix + line)[0]["id"] == signature.id, prefix + line
     if prefix.endswith("\r"):
         return
-    # Of an unknown failure, the traceback's last line is left. A logger says of other lines that they are errors.
+    # Of an unknown failure, the traceback's last line is left. A logger says of other lines that
+    # they are errors.
     text = "".join(prefix + line + "\n" for line in UNKNOWN.splitlines())
     *others, shown = unknown_lines(text)
     assert shown["line"].endswith("OddError: seven of nine") and "\x1b" not in shown["line"]
@@ -389,7 +394,8 @@ def test_what_launchers_print_last_changes_nothing(name):
             continue
         text = "step 1\n%s\n%s" % (signature.examples[0], TRAILERS[name])
         assert causes(text)[0]["id"] == signature.id, signature.examples[0]
-    # Nor are its lines shown if nothing is known, by any reader. What it says of the end does not hide the cause.
+    # Nor are its lines shown if nothing is known, by any reader. What it says of the end does not
+    # hide the cause.
     shown = [line["line"] for line in unknown_lines(UNKNOWN + TRAILERS[name] * 2)]
     assert shown == ["OddError: seven of nine"]
     found = answer(log_of(UNKNOWN + TRAILERS[name] * 2))

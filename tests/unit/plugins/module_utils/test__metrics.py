@@ -1,4 +1,6 @@
-"""Metrics of recorded GPUs, NPUs, queues and reports: judged by promtool, and by what the values mean."""
+"""Metrics of recorded GPUs, NPUs, queues and reports: judged by promtool, and by what the values
+mean.
+"""
 
 from __future__ import annotations
 

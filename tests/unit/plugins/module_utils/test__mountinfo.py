@@ -1,4 +1,6 @@
-"""Mounts of the kernel: of which file system a path is, also beside mount points with hostile names."""
+"""Mounts of the kernel: of which file system a path is, also beside mount points with hostile
+names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""npu-smi info: published outputs (tests/fixtures/npu-smi), layouts of the vendor's source (310B, 950), and possible variants of them."""
+"""npu-smi info: published outputs (tests/fixtures/npu-smi), layouts of the vendor's source (310B,
+950), and possible variants of them.
+"""
 
 import csv
 import hashlib
@@ -47,7 +49,8 @@ A3, OLD, P310, ELIDED = (
     )
 )
 
-# What npu-smi prints for a 950 (no chips, NPU and name in cells of their own, none of them on the PCI bus) and on a board that has no PCI bus.
+# What npu-smi prints for a 950 (no chips, NPU and name in cells of their own, none of them on the
+# PCI bus) and on a board that has no PCI bus.
 CHIP_950 = """\
 +-------------------------------------------------------------------------------------------------+
 | npu-smi 26.1.0                                   Version: 26.1.0                                |
@@ -314,7 +317,10 @@ def test_two_tables_and_other_output():
 
 
 def test_every_cut_is_noticed_or_ends_at_a_rule():
-    """Between two rules, each cut says so. At a rule the rest could be another NPU, which only the number of device files shows."""
+    """Between two rules, each cut says so.
+
+    At a rule the rest could be another NPU, which only the number of device files shows.
+    """
     lines = A3.splitlines(keepends=True)
     # Behind the heading of the table.
     for place in range(2, len(lines)):
@@ -455,7 +461,9 @@ def test_the_live_address_wins_and_a_difference_is_a_finding():
 @settings(derandomize=True, deadline=None, database=None, max_examples=150)
 @given(strategies.data())
 def test_no_text_breaks_the_parser(data):
-    """Only a ParseError may come of a changed table, and what is returned has the types that are documented."""
+    """Only a ParseError may come of a changed table, and what is returned has the types that are
+    documented.
+    """
     text = data.draw(strategies.sampled_from([A3, OLD, P310, ELIDED, CHIP_950, BOARD_310B]))
     for _change in range(data.draw(strategies.integers(1, 3))):
         begin = data.draw(strategies.integers(0, len(text)))

@@ -1,4 +1,6 @@
-"""nvidia-smi -q -x: published outputs (tests/fixtures/nvidia-smi-xml, -fail), and possible variants of them."""
+"""nvidia-smi -q -x: published outputs (tests/fixtures/nvidia-smi-xml, -fail), and possible variants
+of them.
+"""
 
 import csv
 import hashlib
@@ -218,7 +220,10 @@ def test_the_words_of_driver_610():
 
 
 def test_a_busy_h100():
-    """Recorded: three processes on the GPU of a virtual machine. What such a machine does not report has its reason."""
+    """Recorded: three processes on the GPU of a virtual machine.
+
+    What such a machine does not report has its reason.
+    """
     (gpu,) = parse_query(read("nvidia-smi-xml/h100-80gb-hbm3-v13-580.xml")).gpus
     assert (
         gpu["name"],
@@ -435,7 +440,10 @@ def test_a_name_in_a_document_that_was_cut():
 
 
 def test_a_gpu_in_a_name_of_several_lines():
-    """The count of GPUs comes before all processes, so no name changes it. Where it is missing, nothing is sure."""
+    """The count of GPUs comes before all processes, so no name changes it.
+
+    Where it is missing, nothing is sure.
+    """
     forged = (
         CLOSED.replace("</nvidia_smi_log>\n", "")
         + "<gpu id='00000000:02:00.0'><uuid>GPU is lost</uuid>"

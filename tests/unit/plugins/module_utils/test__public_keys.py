@@ -1,4 +1,6 @@
-"""Public keys of people: what is a line of authorized_keys, and what is said about any other text."""
+"""Public keys of people: what is a line of authorized_keys, and what is said about any
+other text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Logs of all_reduce_perf without an exit code: any line about an aborted run fails it, and the surroundings of a good run do not."""
+"""Logs of all_reduce_perf without an exit code: any line about an aborted run fails it, and the
+surroundings of a good run do not.
+"""
 
 from pathlib import Path
 
@@ -13,7 +15,8 @@ TAGGED = (FIXTURES / "karpenter-tagged-run1.txt").read_text(encoding="utf-8")
 PLAIN = (FIXTURES / "sophia-2node-16gpu-ok.txt").read_text(encoding="utf-8")
 MANY = (FIXTURES / "h100-smoke-2node-2.17.8-two-collectives.txt").read_text(encoding="utf-8")
 SESSION = (FIXTURES / "v100-2node-patched-prefix-run.txt").read_text(encoding="utf-8")
-# What ends a run, as printed by Slurm, Open MPI, hydra, PALS, the loader, libc, shells, containers and schedulers.
+# What ends a run, as printed by Slurm, Open MPI, hydra, PALS, the loader, libc, shells, containers
+# and schedulers.
 ENDS = """
 slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.
 slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.batch. Some of your processes may have been killed by the cgroup out-of-memory handler.

@@ -1,4 +1,6 @@
-"""Parsers of sacctmgr and squeue on output of 22.05 (Debian 12) and 24.11 (Debian 13), and on broken output."""
+"""Parsers of sacctmgr and squeue on output of 22.05 (Debian 12) and 24.11 (Debian 13), and on
+broken output.
+"""
 
 from __future__ import annotations
 

@@ -188,7 +188,8 @@ def test_only_what_is_not_of_the_image_hides_a_module(tmp_path):
     "found, layer",
     [
         ({"GraphDriver": {"Name": "overlay2", "Data": {"UpperDir": "/a"}}}, "/a"),
-        # Docker 28 and later with the image store of containerd, and the storage of rootless engines.
+        # Docker 28 and later with the image store of containerd, and the storage of rootless
+        # engines.
         ({"GraphDriver": {"Name": "overlayfs", "Data": None}}, "/snapshots/7/fs"),
         ({}, "/snapshots/7/fs"),
     ],

@@ -1,4 +1,6 @@
-"""Slurm's output: recorded on Debian 12 (22.05.8) and Debian 13 (24.11.5), varied as in other releases, truncated, and invented."""
+"""Slurm's output: recorded on Debian 12 (22.05.8) and Debian 13 (24.11.5), varied as in other
+releases, truncated, and invented.
+"""
 
 from __future__ import annotations
 
@@ -1036,7 +1038,10 @@ def read(name, text):
 @BOTH
 @pytest.mark.parametrize("name", PARSERS)
 def test_half_an_output_is_refused_or_a_part_of_it(version, name):
-    """As of a command that was killed. An output that ends after a whole line cannot be told from a shorter one."""
+    """As of a command that was killed.
+
+    An output that ends after a whole line cannot be told from a shorter one.
+    """
     text = recorded(version, name)
     whole = PARSERS[name](text)
     starts = [match.start() for match in re.finditer("\n", text)]

@@ -1,4 +1,6 @@
-"""The plan for Slurm's accounting database, applied to a model of it (tests/support/slurm_database.py)."""
+"""The plan for Slurm's accounting database, applied to a model of it
+(tests/support/slurm_database.py).
+"""
 
 from __future__ import annotations
 

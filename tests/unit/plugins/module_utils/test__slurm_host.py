@@ -1,4 +1,6 @@
-"""What a host tells about itself for Slurm: slurmd -C, the kernel's topology, control groups, units."""
+"""What a host tells about itself for Slurm: slurmd -C, the kernel's topology, control groups,
+units.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,11 @@ def test_hardware_by_slurmd():
 
 
 def packages(sockets, cores, threads, interleaved=False, first=0):
-    """The package of each CPU. The kernel numbers the second threads after all cores; some firmware numbers the sockets in turn. C(first) is the id of CPU 0's."""
+    """The package of each CPU.
+
+    The kernel numbers the second threads after all cores; some firmware numbers the sockets in
+    turn. C(first) is the id of CPU 0's.
+    """
     each = [(socket, core) for socket in range(sockets) for core in range(cores)]
     if interleaved:
         each = [(socket, core) for core in range(cores) for socket in range(sockets)]

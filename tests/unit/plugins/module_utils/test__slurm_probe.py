@@ -266,7 +266,10 @@ def test_the_gpu_of_the_job_is_a_position():
 
 
 def test_the_npu_of_the_job():
-    """Its major number is the kernel's choice. It is GPU 0 of Slurm on a host whose devices begin with davinci4."""
+    """Its major number is the kernel's choice.
+
+    It is GPU 0 of Slurm on a host whose devices begin with davinci4.
+    """
     own = dict(SEEN, device="/dev/davinci", positions=[4, 5], devices={"4": ["c", 237, 4, ""]})
     assert judged(a_job(own), contained=True)[0] == "pass"
     other = dict(own, devices=dict(own["devices"], **{"5": ["c", 237, 5, ""]}))

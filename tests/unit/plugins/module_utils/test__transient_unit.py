@@ -135,7 +135,9 @@ def test_results_of_units(text, rc, result, words):
 
 @pytest.fixture
 def look(tmp_path, monkeypatch):
-    """Runs the look script against a unit's folder and log in tmp_path, with a systemctl that says what `active` says."""
+    """Runs the look script against a unit's folder and log in tmp_path, with a systemctl that says
+    what `active` says.
+    """
     monkeypatch.setattr(unit, "RUN_DIRECTORY", str(tmp_path / "run of it"))
     monkeypatch.setattr(unit, "SILENT_SECONDS", 1)
     folder, log, asked = tmp_path / "run of it/u", tmp_path / "the log", tmp_path / "systemctl"

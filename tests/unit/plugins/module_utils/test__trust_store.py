@@ -1,4 +1,6 @@
-"""What a host trusts: the same answer as module trusted_certificates, which would change nothing."""
+"""What a host trusts: the same answer as module trusted_certificates, which would change
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Truncated, mixed up and invented outputs of the GPU stack: a parser either rejects the text or returns exactly its content.
+"""Truncated, mixed up and invented outputs of the GPU stack: a parser either rejects the text or
+returns exactly its content.
 
 nvidia-smi's parser has its own such test, over whole documents (test__nvidia_smi.py).
 """
@@ -179,7 +180,9 @@ def words(said):
 
 @st.composite
 def spoiled(draw, texts):
-    """An answer of which some is missing, stands twice or in another place, or is something else."""
+    """An answer of which some is missing, stands twice or in another place, or is something
+    else.
+    """
     text = draw(st.sampled_from(texts))
     for _turn in range(draw(st.integers(1, 3))):
         first, last = sorted(draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
@@ -549,7 +552,9 @@ class _TooSlow(Exception):
 
 
 def within(seconds, parser, text):
-    """Call the parser, and give it so much of a processor's time: what else the machine does is no matter."""
+    """Call the parser, and give it so much of a processor's time: what else the machine does is no
+    matter.
+    """
 
     def end(*_args):
         raise _TooSlow
@@ -576,7 +581,9 @@ def test_a_megabyte_in_a_line_takes_less_than_a_second(name, word):
 
 @pytest.mark.parametrize("name", list(OF_LINES))
 def test_no_line_takes_longer_than_its_length(name):
-    """A quarter of a megabyte: what goes back and forth in a line takes minutes for it, what doesn't takes milliseconds."""
+    """A quarter of a megabyte: what goes back and forth in a line takes minutes for it, what
+    doesn't takes milliseconds.
+    """
     parser, text = OF_LINES[name]
     line = max(text[:2000].split("\n"), key=len)
     middle = len(line) // 2

@@ -148,7 +148,9 @@ def test_what_a_user_has_chosen_comes_back(host):
 
 
 def test_a_users_own_link_outlives_packages(host):
-    """They replace it by the alternatives' before anything is chosen, and their last one takes that away."""
+    """They replace it by the alternatives' before anything is chosen, and their last one takes that
+    away.
+    """
     host.link.symlink_to(host.folder / "local/cuda-11.4")
     assert (
         not host(state="noted", check=True)["changed"] and not (host.folder / "placed.d").exists()

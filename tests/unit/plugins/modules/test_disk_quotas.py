@@ -1,4 +1,6 @@
-"""disk_quotas, run like in Ansible, with fake repquota and setquota for one file system with user quotas."""
+"""disk_quotas, run like in Ansible, with fake repquota and setquota for one file system with user
+quotas.
+"""
 
 from __future__ import annotations
 

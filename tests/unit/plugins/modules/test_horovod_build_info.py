@@ -1,4 +1,6 @@
-"""horovod_build_info, run like in Ansible; horovodrun is a script that prints a fixture, docker one that records its arguments."""
+"""horovod_build_info, run like in Ansible; horovodrun is a script that prints a fixture, docker one
+that records its arguments.
+"""
 
 import re
 import sys
@@ -165,7 +167,9 @@ def test_framework_that_is_ticked_but_not_importable_is_missing(python_script):
 
 
 def test_framework_that_is_ticked_and_importable_without_its_extension_is_missing(python_script):
-    """Horovod 0.28.1 built with HOROVOD_WITHOUT_PYTORCH=1 where torch is installed: it ticks PyTorch, and horovod.torch says this and goes on."""
+    """Horovod 0.28.1 built with HOROVOD_WITHOUT_PYTORCH=1 where torch is installed: it ticks
+    PyTorch, and horovod.torch says this and goes on.
+    """
     python_script(
         TABLE,
         torch="print('Extension horovod.torch has not been built: mpi_lib_v2.so not found')\n"
@@ -521,7 +525,10 @@ BUILD = {
 
 
 def answers(log, table="true", started=STARTED, state="running", gate="/"):
-    """A docker whose container is in this state. There the log counts the checks, and a check ends once the gate exists."""
+    """A docker whose container is in this state.
+
+    There the log counts the checks, and a check ends once the gate exists.
+    """
     return f"""case "$*" in
   "inspect --type=container"*) echo '{"c" * 64} {started} {state}';;
   exec*) echo check >> {log}; until [ -e {gate} ]; do sleep 0.1; done; {table};;

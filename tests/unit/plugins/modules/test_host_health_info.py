@@ -260,7 +260,9 @@ def test_the_firewall_of_jobs(script, listing, fault):
 
 
 def test_the_list_of_slurm(tmp_path, monkeypatch):
-    """Numbers of devices in the order of Slurm, as programs of jobs read them, and the devices of the host."""
+    """Numbers of devices in the order of Slurm, as programs of jobs read them, and the devices of
+    the host.
+    """
     path = tmp_path / "config.json"
     monkeypatch.setattr(host_health_info, "JOB_CONFIG", str(path))
     for number in (0, 2, 3):

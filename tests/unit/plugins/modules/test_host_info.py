@@ -218,7 +218,10 @@ def test_transports_of_an_nfs_server():
 
 
 def test_gpus_beside_rdma_devices(tmp_path, monkeypatch):
-    """An HGX host has a switch for a GPU and its adapter. Below it there are more bridges. A virtual machine has all devices at its root."""
+    """An HGX host has a switch for a GPU and its adapter.
+
+    Below it there are more bridges. A virtual machine has all devices at its root.
+    """
     below = {
         "0000:1b:00.0": "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:1b:00.0",
         "mlx5_0": "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:18:00.0",

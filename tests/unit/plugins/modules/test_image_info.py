@@ -142,7 +142,9 @@ def test_anything_else_fails(ask):
 
 
 def test_docker_engine_info_describes_the_images_with_a_label(tmp_path):
-    """In the run that reads the engine: an image without a name is left out, and one with two names is there twice."""
+    """In the run that reads the engine: an image without a name is left out, and one with two names
+    is there twice.
+    """
     images = [
         dict(inspected(**{"trainyard.recipe": "abc"}), RepoTags=["x:1", "server:5443/x:1"]),
         dict(inspected(), RepoTags=None),

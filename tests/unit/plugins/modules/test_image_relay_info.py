@@ -155,7 +155,8 @@ CONF, PEM, ON_DISK = (
     "proxy, needs_reload, loaded, on_disk, found",
     [
         ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1", PEM: "2"}, []),
-        # A run stopped after a file, and a service runs that an earlier version of the role started.
+        # A run stopped after a file, and a service runs that an earlier version of the role
+        # started.
         ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "3", PEM: "2"}, [CONF]),
         ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1", PEM: "4"}, [PEM]),
         ("active", "no", {CONF: "1", PEM: "2"}, {CONF: "1"}, [PEM]),

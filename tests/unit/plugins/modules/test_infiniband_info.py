@@ -1,4 +1,6 @@
-"""infiniband_info, run like in Ansible, with sysfs trees as in Linux; tools are scripts that print a fixture."""
+"""infiniband_info, run like in Ansible, with sysfs trees as in Linux; tools are scripts that print
+a fixture.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def described(tree, statistics):
 
 
 def test_flow_control_of_roce(tree, ask):
-    """By the driver, which only knows the interface. If it counts nothing, and for InfiniBand, the port has no such key."""
+    """By the driver, which only knows the interface.
+
+    If it counts nothing, and for InfiniBand, the port has no such key.
+    """
     tree.roce()
     assert "pfc" not in only_port(ask())
     lines = {"enp24s0np0": "rx_prio3_pause: 12\ntx_pause_storm_error_events: 0"}
@@ -180,7 +185,10 @@ def test_roce_on_two_cards(tree, ask):
 
 
 def test_two_ports_of_one_device(tree, ask):
-    """mlx4: both ports, and the interfaces of both, are of one PCI function. Drivers of before Linux 3.15 number the interfaces by dev_id alone."""
+    """mlx4: both ports, and the interfaces of both, are of one PCI function.
+
+    Drivers of before Linux 3.15 number the interfaces by dev_id alone.
+    """
     tree.adapter("0000:05:00.0", driver="mlx4_core")
     folder = tree.device("mlx4_0", "0000:05:00.0")
     for name, numbers in (
@@ -244,7 +252,8 @@ def test_port_that_is_down(tree, ask):
         None,
         "no RoCE v2 address but link-local ones",
     )
-    # With an interface that was taken down long ago, the table is empty, and the interface is found by its number.
+    # With an interface that was taken down long ago, the table is empty, and the interface is found
+    # by its number.
     for index in range(2):
         write(folder, "ports/1/gids/%d" % index, ":".join(["0000"] * 8))
     port = only_port(ask())
@@ -311,7 +320,9 @@ def test_switch_with_ports_to_virtual_functions(tree, ask):
 
 
 def test_which_gid_index(tree, ask):
-    """One of another network, such as a VLAN's, would make jobs hang; which of two addresses is the fabric's nobody can tell but the user."""
+    """One of another network, such as a VLAN's, would make jobs hang; which of two addresses is the
+    fabric's nobody can tell but the user.
+    """
     folder = tree.roce(more=[(4, mapped("198.51.100.1"), "RoCE v2", "enp24s0np0.100")])
     assert only_port(ask())["nccl_gid_index"] == 3
     assert only_port(ask(network="198.51.100.0/24"))["nccl_gid_index"] == 4
@@ -419,7 +430,9 @@ def test_no_device_and_no_driver(tree, ask):
 
 
 def a_config(port_type, control=None, size=4096):
-    """Configuration space of a bridge: power management, then PCI Express; advanced errors, then Access Control Services if C(control) is given."""
+    """Configuration space of a bridge: power management, then PCI Express; advanced errors, then
+    Access Control Services if C(control) is given.
+    """
     config = bytearray(size)
     config[0x34] = 0x40
     config[0x40:0x42] = bytes([0x01, 0x60])
@@ -463,7 +476,9 @@ def test_capabilities_that_form_a_circle():
 
 
 def with_gpu(tree, control, kind=""):
-    """A GPU and an adapter below a switch, whose ports are 0000:15:00.0 and 0000:15:01.0, below port 0000:14:00.0 of the root."""
+    """A GPU and an adapter below a switch, whose ports are 0000:15:00.0 and 0000:15:01.0, below
+    port 0000:14:00.0 of the root.
+    """
     root = tree.root / "devices/pci0000:14/0000:14:00.0"
     for bus_id, vendor, group in (
         ("0000:15:00.0/0000:16:00.0", "0x10de", "0x030200"),

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""job_container_info on a fake host: programs that are missing or answer, device nodes and specifications."""
+"""job_container_info on a fake host: programs that are missing or answer, device nodes and
+specifications.
+"""
 
 from __future__ import annotations
 

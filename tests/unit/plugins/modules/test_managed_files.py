@@ -185,7 +185,9 @@ def test_check_mode_of_removing_a_folder_with_what_lies_in_it(tmp_path):
 
 
 def test_a_new_folder_leaves_a_default_access_list_whole(tmp_path):
-    """The shared folder's list lets a root that NFS has squashed write: it must be able to in what is made there, too."""
+    """The shared folder's list lets a root that NFS has squashed write: it must be able to in what
+    is made there, too.
+    """
     os.setxattr(tmp_path, "system.posix_acl_default", full_access(b"", 0o755, 4242, True))
     run(
         {"path": f"{tmp_path}/open", "state": "directory"},

@@ -1,4 +1,6 @@
-"""nccl_all_reduce, run like in Ansible; all_reduce_perf is a script that replays real output, docker and mpirun record their arguments."""
+"""nccl_all_reduce, run like in Ansible; all_reduce_perf is a script that replays real output,
+docker and mpirun record their arguments.
+"""
 
 import re
 import shlex
@@ -28,7 +30,9 @@ def fixture_script(tmp_path, monkeypatch):
 
 @pytest.fixture(name="replay")
 def fixture_replay(script, tmp_path):
-    """An all_reduce_perf that prints a file and ends with an exit code; one that knows -J writes a document, too."""
+    """An all_reduce_perf that prints a file and ends with an exit code; one that knows -J writes a
+    document, too.
+    """
 
     def put(path, rc=0, document=None, also=""):
         (tmp_path / "text").write_bytes(Path(path).read_bytes())

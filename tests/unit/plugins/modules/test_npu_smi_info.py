@@ -1,4 +1,6 @@
-"""npu_smi_info, run like in Ansible; npu-smi and hccn_tool are scripts that print a fixture, docker one that records its arguments."""
+"""npu_smi_info, run like in Ansible; npu-smi and hccn_tool are scripts that print a fixture, docker
+one that records its arguments.
+"""
 
 from pathlib import Path
 

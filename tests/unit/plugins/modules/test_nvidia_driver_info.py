@@ -205,7 +205,9 @@ def test_a_family_with_one_empty_package_tells_which(archive):
 
 
 def test_names_that_are_virtual_are_not_offered(host):
-    """U7: nvidia-fabricmanager-580 is virtual in NVIDIA's repository, so the family with the real name is taken."""
+    """U7: nvidia-fabricmanager-580 is virtual in NVIDIA's repository, so the family with the real
+    name is taken.
+    """
     said = (UBUNTU / "apt-fabricmanager-580-virtual-cuda-repository.txt").read_text(
         encoding="utf-8"
     )

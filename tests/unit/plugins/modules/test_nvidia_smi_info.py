@@ -1,4 +1,6 @@
-"""nvidia_smi_info, run like in Ansible; nvidia-smi is a script that prints a fixture, docker one that records its arguments."""
+"""nvidia_smi_info, run like in Ansible; nvidia-smi is a script that prints a fixture, docker one
+that records its arguments.
+"""
 
 from pathlib import Path
 

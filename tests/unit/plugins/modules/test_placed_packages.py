@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from scripted_tools import run_module, scripts
 
-# What apt would do is what the state says: dependencies come along, conflicts go. A package's files are made and purged with it.
+# What apt would do is what the state says: dependencies come along, conflicts go. A package's files
+# are made and purged with it.
 APT = """exec {python} - "$@" << 'END'
 import json, os, sys
 path = "{state}"
@@ -158,7 +159,9 @@ def test_installs_once_and_takes_away_what_came(host):
 
 
 def test_a_name_that_another_package_provides_is_there(host):
-    """Ubuntu 24.04 has libpmix2 as libpmix2t64, which provides the name. apt-get takes it, dpkg-query does not know it."""
+    """Ubuntu 24.04 has libpmix2 as libpmix2t64, which provides the name. apt-get takes it,
+    dpkg-query does not know it.
+    """
     host.write(real={"libpmix2": "libpmix2t64"}, known={"libpmix2t64": ["5.0.1"], "munge": ["0.5"]})
     first = host.present("munge", "libpmix2", hold=True)
     assert (first["changed"], first["installed"]) == (True, ["munge", "libpmix2t64"]), first
@@ -173,7 +176,10 @@ def test_a_name_that_another_package_provides_is_there(host):
 
 
 def test_what_stays_after_a_check_that_failed_is_told(host):
-    """Somebody else has removed a package meanwhile. What apt installed is recorded: the removal of the role finds it."""
+    """Somebody else has removed a package meanwhile.
+
+    What apt installed is recorded: the removal of the role finds it.
+    """
     host.write(dropped=["server"])
     result = host.present("server")
     assert result["failed"] and "server is absent, not there" in result["msg"]
@@ -182,7 +188,9 @@ def test_what_stays_after_a_check_that_failed_is_told(host):
 
 
 def test_no_run_of_apt_restarts_services(host):
-    """apt's hook of needrestart restarts services on Ubuntu 24.04, also that of the training container, and asks on 22.04."""
+    """apt's hook of needrestart restarts services on Ubuntu 24.04, also that of the training
+    container, and asks on 22.04.
+    """
     host.present("server")
     host.absent()
     changing = [call for call in host["calls"] if "--assume-yes" in call]
@@ -550,7 +558,8 @@ def test_files_of_the_site_do_not_become_those_of_packages():
     assert placed_files({}, {"/etc/own": "1"}, {"/etc/own": "1", "/etc/new": "2"}) == {
         "/etc/new": "2"
     }
-    # A later installation: one file was added by the site, one was changed, one is of the packages, which change another one.
+    # A later installation: one file was added by the site, one was changed, one is of the packages,
+    # which change another one.
     former = {"/etc/new": "2", "/etc/changed": "3", "/etc/updated": "4", "/etc/gone": "5"}
     before = {"/etc/new": "2", "/etc/changed": "site", "/etc/updated": "4", "/etc/added": "6"}
     assert placed_files(former, before, dict(before, **{"/etc/updated": "7"})) == {

@@ -1,4 +1,7 @@
-"""shared_accounts, run like in Ansible: the files with people's keys, and the sshd that reads them. Scenario shared_storage tests the accounts and a login."""
+"""shared_accounts, run like in Ansible: the files with people's keys, and the sshd that reads them.
+
+Scenario shared_storage tests the accounts and a login.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ ACCOUNTS = {
         {"name": "daemon", "uid": 1, "groups": ["daemon"]},
     ],
 }
-# sshd as far as the module asks it: -T -f FILE [-C user=NAME,...]. The first value counts, in a Match block with the user's name before all others.
+# sshd as far as the module asks it: -T -f FILE [-C user=NAME,...]. The first value counts, in a
+# Match block with the user's name before all others.
 SSHD = """
 import glob, sys
 def read(path):

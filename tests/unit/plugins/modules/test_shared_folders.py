@@ -99,7 +99,9 @@ def test_one_more_user_may_do_everything_in_it(tmp_path):
 
 @pytest.fixture
 def share(tmp_path):
-    """A share with the list that lets root of all hosts write, and in it the tree of an earlier release."""
+    """A share with the list that lets root of all hosts write, and in it the tree of an earlier
+    release.
+    """
     asked = [{"path": str(tmp_path / "share"), "mode": "2775", "full_access_uid": 65534}]
     assert "failed" not in run(tmp_path, asked)
     person = tmp_path / "share" / "user" / "anna"
@@ -208,7 +210,8 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 
 # --- an NFS server that takes root for another user ---
-# Of the kernel it is the same question: this root is user 65534 to the one who owns the folders. Only the file system's type is made up.
+# Of the kernel it is the same question: this root is user 65534 to the one who owns the folders.
+# Only the file system's type is made up.
 
 CLONE_NEWUSER = 0x10000000
 IDS = {"uid": (2001, 2002), "gid": (2001, 2002, 3001)}
@@ -216,7 +219,10 @@ IDS = {"uid": (2001, 2002), "gid": (2001, 2002, 3001)}
 
 @pytest.fixture(name="nas")
 def fixture_nas(monkeypatch):
-    """Run the module as such a root. Its folders are real root's, below a tree that everybody may pass."""
+    """Run the module as such a root.
+
+    Its folders are real root's, below a tree that everybody may pass.
+    """
     root = Path(tempfile.mkdtemp(prefix="trainyard-nas-", dir="/tmp"))
     root.chmod(0o755)
     (root / "placed").mkdir()
@@ -328,7 +334,10 @@ def test_a_server_that_squashes_root_says_no_and_its_administrator_is_told_what_
 
 
 def test_a_folder_that_the_nfs_client_still_remembers_as_absent(nas, monkeypatch):
-    """The administrator made it on the server. The client asks again only when mkdir is told that it exists."""
+    """The administrator made it on the server.
+
+    The client asks again only when mkdir is told that it exists.
+    """
     asked = [{"path": str(nas.tree)}, dict(ANNA, path=str(nas.tree / "anna"))]
     subprocess.run(
         "mkdir {0} && chown 2001:3001 {0} && chmod 0700 {0}".format(nas.tree / "anna"),
@@ -377,7 +386,9 @@ def test_a_missing_folder_is_made_as_its_person_where_the_server_lets_them(nas):
 def test_what_a_squashed_root_makes_where_everybody_may_is_made_again_by_its_person(
     nas, monkeypatch
 ):
-    """To the server root is its nobody (here: 2002), who may make a folder there and may not give it away."""
+    """To the server root is its nobody (here: 2002), who may make a folder there and may not give
+    it away.
+    """
     nas.tree.chmod(0o1777)
     real_mkdir, real_chown = os.mkdir, os.chown
 

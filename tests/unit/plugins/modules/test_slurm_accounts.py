@@ -1,4 +1,6 @@
-"""slurm_accounts, run as Ansible runs it, with a sacctmgr, squeue and scancel of a model of the database."""
+"""slurm_accounts, run as Ansible runs it, with a sacctmgr, squeue and scancel of a model of the
+database.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""slurm_host_info on a fake host: programs that are missing or answer, device nodes, the munge key."""
+"""slurm_host_info on a fake host: programs that are missing or answer, device nodes, the
+munge key.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_host_without_any_program():
 
 
 def test_a_package_that_provides_a_requested_name_counts():
-    """libpmix2 is libpmix2t64 on Ubuntu 24.04. Without it every run would install again, and fail."""
+    """libpmix2 is libpmix2t64 on Ubuntu 24.04. Without it every run would install again,
+    and fail.
+    """
     rows = "munge\t0.5.15\tii \nslurm-client\t23.11.4-1.2ubuntu5\tii \n"
     every = "libpmix2t64\t5.0.1-4.1build1\tii \tlibpmix2 (= 5.0.1-4.1build1)\n"
     bare = host({"dpkg-query": ""}, packages=["libpmix2"])

@@ -1,4 +1,7 @@
-"""slurm_info, run like in Ansible. Slurm's commands are scripts that print what the real ones printed."""
+"""slurm_info, run like in Ansible.
+
+Slurm's commands are scripts that print what the real ones printed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ ALL = ["nodes", "partitions", "jobs", "reservations", "associations", "qos"]
 
 
 class Cluster:
-    """Commands of one version on the PATH. Each run is logged, with the environment that changes its output."""
+    """Commands of one version on the PATH.
+
+    Each run is logged, with the environment that changes its output.
+    """
 
     def __init__(self, folder, script, version):
         self.folder, self.script, self.fixtures = folder, script, FIXTURES / version

@@ -1,4 +1,7 @@
-"""slurm_probe, run like in Ansible. Slurm's commands are scripts; the job "runs" when squeue is asked."""
+"""slurm_probe, run like in Ansible.
+
+Slurm's commands are scripts; the job "runs" when squeue is asked.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,8 @@ class Cluster:
 @pytest.fixture(name="cluster")
 def fixture_cluster(tmp_path, monkeypatch):
     script = scripts(tmp_path, monkeypatch)
-    # The person finds the scripts, too. After the options of runuser come env, -i and the variables.
+    # The person finds the scripts, too. After the options of runuser come env, -i and the
+    # variables.
     script(
         "runuser",
         'shift 4\nfor word; do case $word in PATH=*) word=PATH=%s/bin:/usr/bin:/bin;; esac; set -- "$@" "$word"; shift; done\n'

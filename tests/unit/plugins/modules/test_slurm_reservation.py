@@ -1,4 +1,6 @@
-"""slurm_reservation, run like in Ansible. scontrol and squeue are scripts with reservation and jobs in files."""
+"""slurm_reservation, run like in Ansible. scontrol and squeue are scripts with reservation and jobs
+in files.
+"""
 
 from __future__ import annotations
 

@@ -154,7 +154,9 @@ def test_record_that_can_not_be_read_stops_before_keys_are_made(run, tmp_path):
 
 
 def test_sshd_that_has_not_read_its_newest_file(run, tmp_path):
-    """Its pid file, which it writes when it has read its files, is looked at through the container's /proc/<pid>/root: here our own."""
+    """Its pid file, which it writes when it has read its files, is looked at through the
+    container's /proc/<pid>/root: here our own.
+    """
     run()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(f"#!/bin/sh\n{INSPECTED}\n")
@@ -198,7 +200,10 @@ def test_sshd_that_does_not_answer(run, tmp_path, greeting, frozen):
 
 
 def test_logins_are_tried_only_if_nothing_changes(run, tmp_path):
-    """Otherwise they would not show the state after the run. Here the container's docker exec answers, as if its ssh were missing."""
+    """Otherwise they would not show the state after the run.
+
+    Here the container's docker exec answers, as if its ssh were missing.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(
         f"#!/bin/sh\ncase $1 in inspect) {INSPECTED};; *) echo; exit 127;; esac\n"
@@ -219,7 +224,10 @@ def test_logins_are_tried_only_if_nothing_changes(run, tmp_path):
 
 
 def test_logins_and_sshd_are_asked_in_one_docker_exec(run, tmp_path):
-    """It takes longer than they do. The container's tools are scripts, and docker exec runs them on this machine."""
+    """It takes longer than they do.
+
+    The container's tools are scripts, and docker exec runs them on this machine.
+    """
     (tmp_path / "bin").mkdir()
     tools = {
         "docker": f"case $1 in inspect) {INSPECTED}; exit;; esac\necho exec >> {tmp_path}/log\n"
@@ -263,7 +271,9 @@ def test_post_quantum_exchange_is_told_by_the_container_s_own_ssh(
 
 
 def test_who_can_log_in_is_told(run, tmp_path):
-    """The keys of the file, the settings that sshd takes from its file, and where something listens. Nothing of it is changed."""
+    """The keys of the file, the settings that sshd takes from its file, and where something
+    listens. Nothing of it is changed.
+    """
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/docker").write_text(
         f'#!/bin/sh\ncase $1 in exec) echo curve25519-sha256; echo --trainyard--; echo "asked ${{5##*sshd -T -f }}";\n'

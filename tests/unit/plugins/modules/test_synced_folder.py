@@ -1,4 +1,6 @@
-"""synced_folder's part on the host, run like in Ansible; the tests set the options of the action plugin."""
+"""synced_folder's part on the host, run like in Ansible; the tests set the options of the action
+plugin.
+"""
 
 import hashlib
 import os

@@ -1,4 +1,6 @@
-"""training_container_info, run like in Ansible; docker, systemctl and journalctl are scripts that print real output."""
+"""training_container_info, run like in Ansible; docker, systemctl and journalctl are scripts that
+print real output.
+"""
 
 import hashlib
 import json
@@ -334,7 +336,9 @@ STATES = {"jupyterlab": {"state": "ready", "why": ""}}
 
 @pytest.fixture(name="supervised")
 def fixture_supervised(tmp_path, monkeypatch):
-    """What the module reads of a container: the state that its supervisor wrote, as the process of this test sees it."""
+    """What the module reads of a container: the state that its supervisor wrote, as the process of
+    this test sees it.
+    """
     path = tmp_path / "status.json"
     monkeypatch.setattr(_training_container, "STATUS", str(path))
 

@@ -1,4 +1,6 @@
-"""Units that run only once: which of several plays starts one, which follows it, and which is refused."""
+"""Units that run only once: which of several plays starts one, which follows it, and which is
+refused.
+"""
 
 from __future__ import annotations
 

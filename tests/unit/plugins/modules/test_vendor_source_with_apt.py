@@ -1,4 +1,6 @@
-"""Sources with real apt in temporary folders: those that apt rejects work after vendor_source, and slurm_packages_source has newer packages."""
+"""Sources with real apt in temporary folders: those that apt rejects work after vendor_source, and
+slurm_packages_source has newer packages.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ Signed-By: {ring}
 
 @pytest.fixture(name="apt", scope="module")
 def fixture_apt(tmp_path_factory):
-    """Apt's own folders, and a repository of NVIDIA's kind, which apt's unprivileged user can read."""
+    """Apt's own folders, and a repository of NVIDIA's kind, which apt's unprivileged user
+    can read.
+    """
     root = tmp_path_factory.mktemp("apt")
     for parent in (root, *root.parents[:2]):
         # With a short --basetemp, /tmp is among them.

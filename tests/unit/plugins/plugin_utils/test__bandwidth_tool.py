@@ -274,7 +274,9 @@ MOST = LEAST + 5 * (1 << 30)
 
 
 def test_what_a_run_has_reduced(log):
-    """By nccl-tests' src/common.cu: one to synchronize, 20 measured and one checked for each placement, and the warm-up of old and new versions."""
+    """By nccl-tests' src/common.cu: one to synchronize, 20 measured and one checked for each
+    placement, and the warm-up of old and new versions.
+    """
     assert _bandwidth_tool.reduced_bytes(told(log)["rows"], COMMAND) == (LEAST, MOST)
     rows = [{"size_bytes": 1 << power} for power in range(3, 10)]
     command = ["all_reduce_perf", "-g", "8", "-w", "0", "-n", "1", "-c", "1"]

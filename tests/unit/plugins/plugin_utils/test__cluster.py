@@ -332,7 +332,9 @@ def test_rdma_on_the_fabric(ports, interface, expected):
 
 
 def railed(number, rails=8, storage="", transport="infiniband", beside=True, down=()):
-    """A host with eight GPUs, a rail beside each, with a /24 of its own, and an equally fast adapter for storage, C(storage) being its address."""
+    """A host with eight GPUs, a rail beside each, with a /24 of its own, and an equally fast
+    adapter for storage, C(storage) being its address.
+    """
     names = ["ib%d" % rail for rail in range(rails)] + (["ib8"] if storage else [])
     addresses = ["10.10.%d.%d" % (rail, number) for rail in range(rails)] + [storage]
     ports = [
@@ -414,7 +416,10 @@ def test_the_only_fast_network_may_also_have_the_storage():
 
 
 def test_one_address_stands_for_all_ports_of_the_fabric():
-    """IPoIB is configured on the first port alone. A port far from all GPUs is not used, and its rate does not count."""
+    """IPoIB is configured on the first port alone.
+
+    A port far from all GPUs is not used, and its rate does not count.
+    """
     info = railed(11, storage="10.20.0.11")
     for interface in info["interfaces"]:
         if interface["name"] not in ("lo", "eth0", "ib0"):

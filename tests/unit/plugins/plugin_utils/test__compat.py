@@ -53,7 +53,8 @@ def test_every_table_is_read_by_a_question():
         for table in tables
         if 'facts["%s"]["%s"]' % (top, table) not in code
     ]
-    # By the test of the recommended version, and by that of decision vendor_source, whose own list of directories must not contradict it.
+    # By the test of the recommended version, and by that of decision vendor_source, whose own list
+    # of directories must not contradict it.
     assert unread == [("container_toolkit", "versions"), ("nccl", "dir_status")]
 
 
@@ -120,7 +121,8 @@ def test_floors(compat):
     assert compat.minor_compat_min("10.2") is None and compat.minor_compat_min("99.0") is None
     assert compat.toolkit("11.4.4")["toolkit_driver"] == "470.82.01"
     assert compat.toolkit("12.4")["cuda"] == "12.4.0"
-    # NGC says more fields than a toolkit's version has: 12.4.1 of 12.4.1.003 isn't told apart, its series is.
+    # NGC says more fields than a toolkit's version has: 12.4.1 of 12.4.1.003 isn't told apart, its
+    # series is.
     assert compat.toolkit("12.4.0.041")["series"] == "12.4"
     assert compat.toolkit("12.7") is None
 

@@ -1,4 +1,6 @@
-"""Links of GPUs and network cards against those of the same models: each fault is told of its host, and healthy odd kinds are not."""
+"""Links of GPUs and network cards against those of the same models: each fault is told of its host,
+and healthy odd kinds are not.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,10 @@ def slot(gt_s, width, **changes):
 
 
 def told(check, **hosts):
-    """By host: warn or fail, and what was found. C(hosts) have gpus of nvidia_smi_info, or else facts of host_info."""
+    """By host: warn or fail, and what was found.
+
+    C(hosts) have gpus of nvidia_smi_info, or else facts of host_info.
+    """
     variables = {
         name: {
             "cluster_host": its.get("facts", {}) if "gpus" in its else its,
@@ -145,7 +150,8 @@ def told(check, **hosts):
                 ]
             },
         ),
-        # The compatibility data alone, of a host that is the only one of its kind, or of several that all say the same.
+        # The compatibility data alone, of a host that is the only one of its kind, or of several
+        # that all say the same.
         (
             {"b": with_links(12, 12)},
             {
@@ -276,7 +282,8 @@ def test_links_of_a_published_listing():
             },
             {"b": ["GPU 1 (00000000:01:00.0) has 8"]},
         ),
-        # In order: a board whose second slot has fewer lanes, on both hosts and alone; another model; a value that is not told.
+        # In order: a board whose second slot has fewer lanes, on both hosts and alone; another
+        # model; a value that is not told.
         (
             {
                 name: {
@@ -349,7 +356,8 @@ def test_a_virtual_machine_with_eight_of_sixteen_lanes(capture):
             {"a": on_network(), "b": on_network(10000, model="15b3:1015")},
             {"b": ["warn: eth0: 10000 Mb/s"]},
         ),
-        # In order: a port without a cable on all hosts; speeds that nobody knows; a management port on another model; RDMA devices; facts of before.
+        # In order: a port without a cable on all hosts; speeds that nobody knows; a management port
+        # on another model; RDMA devices; facts of before.
         ({name: on_network(None, up=False, used=False) for name in ("a", "b")}, {}),
         ({"a": on_network(None), "b": on_network(1000)}, {}),
         ({"a": on_network(), "b": on_network(1000, used=False, model="8086:1521")}, {}),
@@ -415,7 +423,8 @@ AT = "0000:17:00.0 (mlx5_0): "
             {"a": on_network(), "b": on_network(width=1.0)},
             {"b": ["0000:17:00.0 (eth0): 32 GT/s, 1 lanes"]},
         ),
-        # In order: a newer card in a slot of the generation before; a virtual machine that shows no slot, or no link; other models.
+        # In order: a newer card in a slot of the generation before; a virtual machine that shows no
+        # slot, or no link; other models.
         ({"a": slot(16.0, 16.0, slot_gt_s_max=16.0)}, {}),
         ({"a": slot(16.0, 16.0, slot_gt_s_max=None, slot_width_max=None)}, {}),
         ({"a": slot(None, None, gt_s_max=None), "b": slot(32.0, 16.0)}, {}),
@@ -472,7 +481,9 @@ V100 = "Tesla V100-SXM2-16GB"
 
 
 def judged(check, **hosts):
-    """Like told(), with the facts and addresses that are given, as pairs of the name and whether it is only a warning."""
+    """Like told(), with the facts and addresses that are given, as pairs of the name and whether it
+    is only a warning.
+    """
     given = [
         {
             "name": name,
@@ -493,7 +504,8 @@ def judged(check, **hosts):
 @pytest.mark.parametrize(
     "few, verdict",
     [
-        # Without a switch, and with a part of a board, the number of links is that of the GPUs beside it.
+        # Without a switch, and with a part of a board, the number of links is that of the GPUs
+        # beside it.
         (with_links(2, 2, model=V100, total=6), "warn"),
         (
             with_links(4, 4, model="NVIDIA A100-SXM4-40GB", virtualization_mode="Pass-Through"),
@@ -583,7 +595,8 @@ NO_PEER_MEMORY = (
             },
             [],
         ),
-        # No cable, a driver with its own way, a card that cannot, a host that was read by an earlier release.
+        # No cable, a driver with its own way, a card that cannot, a host that was read by an
+        # earlier release.
         ({"peer_memory": False, "state": "down"}, []),
         ({"peer_memory": False, "driver": "efa"}, []),
         ({"peer_memory": False, "model": GEFORCE}, []),

@@ -1,4 +1,6 @@
-"""What a build does with its base: the parts that it keeps, the NCCL that it installs, and its problems."""
+"""What a build does with its base: the parts that it keeps, the NCCL that it installs, and its
+problems.
+"""
 
 from __future__ import annotations
 
@@ -427,7 +429,10 @@ def test_the_role_compares_the_images_of_its_hosts(changed, behind):
 def test_an_image_that_lacks_something_after_the_build_is_refused(
     tmp_path, monkeypatch, table, lacks
 ):
-    """P1.5: what is required, and what the base had. Scenario cluster compiles such an image in `make acceptance`."""
+    """P1.5: what is required, and what the base had.
+
+    Scenario cluster compiles such an image in `make acceptance`.
+    """
     root = Path(__file__).parents[4]
     [build] = [
         entry["block"]

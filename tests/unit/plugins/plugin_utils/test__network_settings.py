@@ -148,7 +148,8 @@ def test_names_that_differ():
     assert settings(*hosts, launcher="horovodrun")["problems"] == [
         "horovodrun gives one interface name to all ranks, but on 169.254.0.0/16 it is ib0 on a, ibp1s0 on b"
     ]
-    # One that has no rank has no say; nor has the cluster network's name, as Open MPI is told the network.
+    # One that has no rank has no say; nor has the cluster network's name, as Open MPI is told the
+    # network.
     assert settings(hosts[0], dict(hosts[1], slots=0), launcher="horovodrun")["problems"] == []
     assert settings(hosts[0], member("b", "ens3"), launcher="horovodrun")["problems"] == []
 

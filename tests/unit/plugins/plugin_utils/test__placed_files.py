@@ -1,4 +1,6 @@
-"""Whether a host has files as requested, and that role cluster reads those of role package_sources."""
+"""Whether a host has files as requested, and that role cluster reads those of role
+package_sources.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Filters and the functions of decisions are loaded in ansible-core's own process, so that the processes of the tasks have them."""
+"""Filters and the functions of decisions are loaded in ansible-core's own process, so that the
+processes of the tasks have them.
+"""
 
 from __future__ import annotations
 

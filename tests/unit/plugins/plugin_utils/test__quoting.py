@@ -1,4 +1,6 @@
-"""Single quoted values for configuration files; tests/unit/roles/test_texts_of_files.py tests whole files."""
+"""Single quoted values for configuration files; tests/unit/roles/test_texts_of_files.py tests whole
+files.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ SOURCE = (FIXTURES / "two-servers-of-8.json").read_text(encoding="utf-8")
 
 
 def devices(last, count=8):
-    """The source's addresses: two devices on each of four networks. As npu_smi_info returns them, with more keys."""
+    """The source's addresses: two devices on each of four networks.
+
+    As npu_smi_info returns them, with more keys.
+    """
     return [
         {
             "id": number,
@@ -56,7 +59,8 @@ def test_index_lists_every_fixture():
 def test_the_document_of_the_source():
     table = rank_table(hosts(), "legacy")
     assert table == json.loads(SOURCE) and ordered(rendered(table)) == ordered(SOURCE)
-    # The order of the hosts is that of the ranks, and the order in which a host lists its devices does not matter.
+    # The order of the hosts is that of the ranks, and the order in which a host lists its devices
+    # does not matter.
     other = rank_table(
         [dict(host, devices=host["devices"][::-1]) for host in hosts()[::-1]], "legacy"
     )["group_list"][0]["instance_list"]

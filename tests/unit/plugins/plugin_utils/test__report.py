@@ -553,7 +553,10 @@ def test_in_prose_a_password_goes_to_the_end_of_the_line(form, name):
     ],
 )
 def test_long_lines_take_no_longer_than_they_are(part):
-    """A pattern that tries all ends from all beginnings would take minutes of the CPU for it. The clock would count the scenarios beside this test, too."""
+    """A pattern that tries all ends from all beginnings would take minutes of the CPU for it.
+
+    The clock would count the scenarios beside this test, too.
+    """
     began = time.process_time()
     _report.redact(part * (200_000 // len(part)))
     assert time.process_time() - began < 5

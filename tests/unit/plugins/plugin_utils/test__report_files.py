@@ -89,7 +89,9 @@ ANYTHING = (
 @settings(max_examples=300, deadline=None)
 @given(some.sampled_from(PATHS), some.sampled_from(["replace", "remove", "add"]), ANYTHING)
 def test_what_is_read_is_judged_as_jsonschema_does(path, how, value):
-    """The controller needs no jsonschema for it, so the few words of the schema that are read here have to mean the same."""
+    """The controller needs no jsonschema for it, so the few words of the schema that are read here
+    have to mean the same.
+    """
     report = copy.deepcopy(WHOLE)
     place = report
     for key in path[:-1]:

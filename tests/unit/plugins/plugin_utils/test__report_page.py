@@ -67,7 +67,10 @@ ON_A_TELEPHONE = ("slow_link", "comparison")
 
 @pytest.fixture(name="seen", scope="module")
 def _seen(browser):
-    """What a page is like at a width, by its name. All pages of a theme are looked at in one browser, when a test needs the first of them."""
+    """What a page is like at a width, by its name.
+
+    All pages of a theme are looked at in one browser, when a test needs the first of them.
+    """
 
     @functools.lru_cache(maxsize=None)
     def of_theme(dark):

@@ -1,4 +1,6 @@
-"""What jobs find in the containers: each fault on the second of two or three hosts, and what only looks like one."""
+"""What jobs find in the containers: each fault on the second of two or three hosts, and what only
+looks like one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ def told(running=(), **sessions):
 
 def test_hosts_in_order():
     assert told(a=a_session(), b=a_session(), c=a_session()) == []
-    # A session that could not be read is told by the rule, and does not keep the others from being judged.
+    # A session that could not be read is told by the rule, and does not keep the others from being
+    # judged.
     assert told(a=a_session(), b={"cause": "ssh_failed", "view": {}}, c={}) == []
     # As when no host has a container yet, or all are left out.
     assert told() == told(a={}) == []
@@ -220,7 +223,8 @@ def test_a_limit_above_the_container():
 
 
 def test_healthy_oddities():
-    # Docker's default on systemd is a share of the kernel's, /dev/shm of the host has its size, and a cgroup of version 1 knows no counter.
+    # Docker's default on systemd is a share of the kernel's, /dev/shm of the host has its size, and
+    # a cgroup of version 1 knows no counter.
     odd = a_session(
         ("view", "group", "pids", 4915),
         ("settings", "shm_bytes", 0),

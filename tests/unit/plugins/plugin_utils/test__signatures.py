@@ -1,4 +1,6 @@
-"""Meaning of error messages: each is recognised by its text, and docs/errors.md has the same content."""
+"""Meaning of error messages: each is recognised by its text, and docs/errors.md has the same
+content.
+"""
 
 from __future__ import annotations
 

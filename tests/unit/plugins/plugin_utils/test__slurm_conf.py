@@ -197,7 +197,8 @@ def test_cgroup_conf():
         == (False, True, [])
         == told(cgroup="ConstrainCores=no\n", release=NEW)
     )
-    # slurmctld hands out what it read last, so it is reconfigured although every slurmd is restarted.
+    # slurmctld hands out what it read last, so it is reconfigured although every slurmd is
+    # restarted.
     assert told(cgroup="ConstrainCores=yes\nCgroupPlugin=cgroup/v1\n") == (False, True, ["a", "b"])
     assert told(cgroup="ConstrainCores=yes\nCgroupPlugin=disabled\n", release=NEW) == (
         False,

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What people get outside of jobs: which hosts get which files, for whom they do not count, and how they are removed."""
+"""What people get outside of jobs: which hosts get which files, for whom they do not count, and how
+they are removed.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,8 @@ def test_the_settings_of_an_operator_replace_those_of_people():
 
 
 def test_where_jobs_are_not_limited_sessions_keep_the_devices():
-    # A login to such a host is in no job's control group: a person with a job would lose the GPUs, too.
+    # A login to such a host is in no job's control group: a person with a job would lose the GPUs,
+    # too.
     found = sessions.sessions(reading(), dict(TRAINING, usable=False), WISHES)
     assert (
         found["warnings"][0]

@@ -1,4 +1,6 @@
-"""Who can log in to a training host: the decision, and what sshd's file of PAM then does with each user."""
+"""Who can log in to a training host: the decision, and what sshd's file of PAM then does with each
+user.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def holds(words, user):
 
 
 def reached(text, kind, user):
-    """The modules and files that a user reaches between our marks, in the order of the lines: as PAM follows the jumps."""
+    """The modules and files that a user reaches between our marks, in the order of the lines: as
+    PAM follows the jumps.
+    """
     lines = [line for line in text.splitlines() if line.startswith(kind + " ") or "include" in line]
     lines = [line for line in lines if not line.startswith("#")]
     found, index = [], 0

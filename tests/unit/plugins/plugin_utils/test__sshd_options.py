@@ -50,7 +50,8 @@ def test_what_the_role_decides(name, group):
         sshd_lines(DEFAULTS, {name: "x"})
 
 
-# Bad input, each of which has to be refused: none of it may reach sshd_config, least of all as a line of its own.
+# Bad input, each of which has to be refused: none of it may reach sshd_config, least of all as a
+# line of its own.
 @pytest.mark.parametrize(
     "options",
     [

@@ -16,7 +16,8 @@ RECORDS = "/var/lib/trainyard/placed.d/"
         ([[], []], []),
         # The playbook removes these folders itself.
         ([["/var/lib/trainyard", "/var/lib/trainyard/placed.d"]], []),
-        # What a removal keeps: packages that others need, accounts, exports, images and notebooks of people.
+        # What a removal keeps: packages that others need, accounts, exports, images and notebooks
+        # of people.
         ([[RECORDS + "docker_engine.json"], []], ["docker_engine"]),
         (
             [[RECORDS + "slurm.packages.json"], [RECORDS + "shared_storage.accounts.json"]],

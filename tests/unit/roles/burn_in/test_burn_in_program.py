@@ -1,4 +1,6 @@
-"""The load of a burn-in: what its numbers rest on, and the program with PyTorch on CPUs, with a rank that is held back and one that computes wrongly."""
+"""The load of a burn-in: what its numbers rest on, and the program with PyTorch on CPUs, with a
+rank that is held back and one that computes wrongly.
+"""
 
 from __future__ import annotations
 
@@ -329,7 +331,9 @@ def ranks_of(process):
 
 @pytest.mark.acceptance
 def test_a_rank_that_is_held_back_is_named(tmp_path):
-    """As cpulimit does it, and much like a control group: the process runs for a fifth of each tenth of a second."""
+    """As cpulimit does it, and much like a control group: the process runs for a fifth of each
+    tenth of a second.
+    """
 
     def hold(process):
         deadline = time.monotonic() + 120
@@ -399,7 +403,10 @@ def have_ended(ranks):
 
 @pytest.mark.acceptance
 def test_the_load_ends_with_its_input():
-    """docker exec leaves the program in the container when it is killed itself. A job that is preempted must not load the host on."""
+    """docker exec leaves the program in the container when it is killed itself.
+
+    A job that is preempted must not load the host on.
+    """
     plan = json.dumps({"seconds": 600, "ranks": 2, "leash": True})
     process = subprocess.Popen(
         [torch_python.python(), "-B", str(PROGRAM)],

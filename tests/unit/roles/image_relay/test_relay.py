@@ -257,7 +257,9 @@ def test_the_space_of_a_person(relay, tmp_path):
 
 
 def completion(relay, root, answers):
-    """A run that completes an image with these files, with answers of buildah by its first arguments. Returns the run and what it called."""
+    """A run that completes an image with these files, with answers of buildah by its first
+    arguments. Returns the run and what it called.
+    """
     calls, own = [], relay.Relay.__new__(relay.Relay)
     own.spec, own.plain, own.auth = {"policy": "/policy.json"}, [], "/auth.json"
 
@@ -385,7 +387,9 @@ def test_programs_of_an_image_are_not_root_of_the_host(relay, tmp_path):
 
 
 def test_another_source_of_the_same_image_is_recorded(relay, tmp_path):
-    """What was added to the image is not lost, and a run in which the new source does not answer knows it."""
+    """What was added to the image is not lost, and a run in which the new source does not answer
+    knows it.
+    """
     manifest = b"{}"
     digest = relay._image_relay.digest_of(manifest)
     own = relay.Relay.__new__(relay.Relay)

@@ -1,4 +1,6 @@
-"""Ports of the fabric in the health program: trees like /sys, and what happens between two looks."""
+"""Ports of the fabric in the health program: trees like /sys, and what happens between two
+looks.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def test_what_is_worth_a_line_of_the_log(host, counter):
 
 
 def test_losses_of_flow_control_are_lines_of_the_log(host):
-    """Of an interface of RoCE: discards by their rate, and each pause storm. Pauses alone are no fault, and neither are those of months ago."""
+    """Of an interface of RoCE: discards by their rate, and each pause storm.
+
+    Pauses alone are no fault, and neither are those of months ago.
+    """
     host.port("rocep1s0", layer="Ethernet")
     changes = host.folder / "rocep1s0/device/net/ens1/carrier_changes"
     changes.parent.mkdir(parents=True)

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Images that trainyard-run pulls and saves: decisions, then both with a program in the place of podman. Scenario workbench has the real one."""
+"""Images that trainyard-run pulls and saves: decisions, then both with a program in the place of
+podman. Scenario workbench has the real one.
+"""
 
 from __future__ import annotations
 

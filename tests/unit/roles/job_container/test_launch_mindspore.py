@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""trainyard-launch mindspore: what each rank is given, and that none is left when a rank, the launcher or another host ends. The ranks are real processes."""
+"""trainyard-launch mindspore: what each rank is given, and that none is left when a rank, the
+launcher or another host ends. The ranks are real processes.
+"""
 
 from __future__ import annotations
 
@@ -395,7 +397,8 @@ def test_ranks_that_have_not_trained_the_same():
 
 # --- real ranks ---
 
-#: Of MindSpore's msrun: a scheduler on the first host, workers in sessions of their own, and no answer to SIGTERM.
+#: Of MindSpore's msrun: a scheduler on the first host, workers in sessions of their own, and no
+#: answer to SIGTERM.
 MSRUN = (
     """#!%s
 import os, signal, subprocess, sys, time
@@ -427,7 +430,8 @@ sys.exit(1 if failed or any(worker.wait() for worker in workers) else 0)
     % sys.executable
 )
 
-#: A rank. Without MindSpore it also is the scheduler, which ends with the file that the last rank has written.
+#: A rank. Without MindSpore it also is the scheduler, which ends with the file that the last rank
+#: has written.
 TRAIN = """
 import json, os, subprocess, sys, time
 what, shared = sys.argv[1], sys.argv[2]
@@ -528,7 +532,9 @@ class Host:
             return None
 
     def left(self):
-        """Processes of the job, by its ID in their environment, as the sweep of role train finds them."""
+        """Processes of the job, by its ID in their environment, as the sweep of role train finds
+        them.
+        """
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -730,7 +736,9 @@ def test_all_hosts_end_with_a_failed_rank(tmp_path):
 
 @pytest.mark.parametrize("lives", [True, False])
 def test_a_scheduler_of_a_launcher_that_has_ended_does_not_start(tmp_path, lives):
-    """The launcher was killed while msrun started the scheduler, so nothing is left that would end it."""
+    """The launcher was killed while msrun started the scheduler, so nothing is left that would end
+    it.
+    """
     with subprocess.Popen(["sleep", "60"]) as launcher:
         if not lives:
             # It stays a zombie, as its parent has not waited for it.

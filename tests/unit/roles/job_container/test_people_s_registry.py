@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The site's registry as a person uses it: what is read of names, logins and answers, then questions by TLS to a server in its place."""
+"""The site's registry as a person uses it: what is read of names, logins and answers, then
+questions by TLS to a server in its place.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prolog, epilog and health of slurmd: folders of a job, which processes belong to it, and what drains a node."""
+"""Prolog, epilog and health of slurmd: folders of a job, which processes belong to it, and what
+drains a node.
+"""
 
 from __future__ import annotations
 
@@ -351,7 +353,9 @@ def test_a_reused_process_id_is_not_killed():
     "answer, raised", [(errno.ESRCH, False), (errno.EINVAL, False), (errno.EMFILE, True)]
 )
 def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, answer, raised):
-    """The kernel keeps its ID for them. pidfd_open of older kernels then says that the argument is invalid, and not that there is no such process."""
+    """The kernel keeps its ID for them. pidfd_open of older kernels then says that the argument is
+    invalid, and not that there is no such process.
+    """
 
     def pidfd_open(_pid):
         raise OSError(answer, os.strerror(answer))
@@ -365,7 +369,9 @@ def test_a_process_that_has_ended_before_the_others_of_its_session(monkeypatch, 
     "others, cleaned", [([["8"], []], True), ([[], []], True), ([["8"], ["8"]], False)]
 )
 def test_of_two_epilogs_at_once_one_is_the_last(monkeypatch, tmp_path, others, cleaned):
-    """Each has seen the other's job at first, so both would leave what people leave in shared folders."""
+    """Each has seen the other's job at first, so both would leave what people leave in shared
+    folders.
+    """
     done, looks = [], iter(others + [others[-1]] * 3)
     monkeypatch.setattr(epilog, "other_jobs", lambda *_arguments: next(looks))
     swept = []
@@ -944,7 +950,9 @@ def test_a_host_with_many_processes_delays_no_job(tmp_path):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_prolog_refuses_a_gpu_that_is_in_use(monkeypatch, tmp_path, ends):
-    """A real process with an open file. One that ends meanwhile, as nvidia-smi does, is no reason."""
+    """A real process with an open file. One that ends meanwhile, as nvidia-smi does, is no
+    reason.
+    """
     device = tmp_path / "nvidia3"
     device.touch()
     (tmp_path / "jobs").mkdir()
@@ -1185,7 +1193,9 @@ sys.exit(health.main())
 
 
 def test_what_a_look_costs(tmp_path):
-    """At most 0.5 s of its own CPU time and 5 s without nvidia-smi, with 8 GPUs, 8 ports and a chatty kernel."""
+    """At most 0.5 s of its own CPU time and 5 s without nvidia-smi, with 8 GPUs, 8 ports and a
+    chatty kernel.
+    """
     document = a_document()
     gpu = document[document.index("<gpu id") : document.index("</gpu>") + len("</gpu>")]
     cards = [
@@ -1393,7 +1403,10 @@ def test_the_breaker_leaves_two_thirds_of_the_nodes(node, capsys, reasons, drain
 
 
 def test_hosts_that_drain_in_the_same_second_agree(node):
-    """Each has seen none of the others before its drain. After it all see the same order, and the first third stays out."""
+    """Each has seen none of the others before its drain.
+
+    After it all see the same order, and the first third stays out.
+    """
     for name in "abcdef":
         node.nodes = shown(SIX)
         node.ran = lambda _command: setattr(node, "nodes", shown(dict.fromkeys("abcdef", OURS)))
@@ -1424,7 +1437,9 @@ def test_three_drains_for_one_cause_in_a_week(node):
 
 
 def test_a_node_waits_for_a_job_before_it_returns(node):
-    """The health program cannot start one: it says that the cause has ended, and the scheduler's program tries a job."""
+    """The health program cannot start one: it says that the cause has ended, and the scheduler's
+    program tries a job.
+    """
     gone = [("gpu-ecc", "GPU 3: 1 uncorrectable error")]
     health.drain("a", gone, True)
     node.asked.clear()

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""trainyard-launch: commands of the launchers, files of the job's sshd, and how the workers of a step find each other."""
+"""trainyard-launch: commands of the launchers, files of the job's sshd, and how the workers of a
+step find each other.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def job(**changes):
 
 
 def test_torchrun_has_a_static_rendezvous():
-    """A stranger who reaches the store of c10d runs code as the owner of the job, because agents unpickle what it holds."""
+    """A stranger who reaches the store of c10d runs code as the owner of the job, because agents
+    unpickle what it holds.
+    """
     command = launch.command_of(
         "torchrun",
         job(index=1),

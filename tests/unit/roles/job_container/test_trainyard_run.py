@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""trainyard-run: from what Slurm says to the command of podman, and the exchange between the workers of a step."""
+"""trainyard-run: from what Slurm says to the command of podman, and the exchange between the
+workers of a step.
+"""
 
 from __future__ import annotations
 
@@ -254,7 +256,9 @@ def test_devices(monkeypatch):
 
 
 def options_of(kinds, numbers, positions, driver=()):
-    """The devices of a task, from what Slurm says to the command of podman, on a host whose driver is not loaded."""
+    """The devices of a task, from what Slurm says to the command of podman, on a host whose driver
+    is not loaded.
+    """
     config = {"gpus": dict(kinds, positions=numbers)}
     host = {"nodes": sorted(numbers), "driver": list(driver)}
     gpus = run._gpu_numbers.of_task({"SLURM_STEP_GPUS": positions}, config, host)
@@ -264,7 +268,8 @@ def options_of(kinds, numbers, positions, driver=()):
 @pytest.mark.parametrize(
     "numbers, positions, opened",
     [
-        # Four A100 around a display card: Type=a100 File=/dev/nvidia[0-2,4], then Type=dgx File=/dev/nvidia3.
+        # Four A100 around a display card: Type=a100 File=/dev/nvidia[0-2,4], then Type=dgx
+        # File=/dev/nvidia3.
         ([0, 1, 2, 4, 3], "3", [4]),
         ([0, 1, 2, 4, 3], "4", [3]),
         ([0, 1, 2, 4, 3], "0,1,2,3", [0, 1, 2, 4]),
@@ -895,7 +900,10 @@ def test_a_taken_port_is_not_used():
 
 @pytest.fixture
 def clear(monkeypatch):
-    """Messages without munge, which the tests' host does not have. The message begins with the ID of its sender."""
+    """Messages without munge, which the tests' host does not have.
+
+    The message begins with the ID of its sender.
+    """
     monkeypatch.setattr(
         run, "munged", lambda data, uid: ("%d " % uid + run.json.dumps(data)).encode()
     )
@@ -1011,7 +1019,9 @@ def test_a_stranger_who_sends_slowly_delays_nobody(clear):
     [("STRANGERS", 3, 1), ("MESSAGE_SECONDS", 1, 20), ("MESSAGE_BYTES", 1, 20)],
 )
 def test_what_a_stranger_can_hold_is_limited(clear, monkeypatch, limit, count, messages):
-    """The oldest of too many is closed, and so is one that sends a byte now and then, or without an end."""
+    """The oldest of too many is closed, and so is one that sends a byte now and then, or without an
+    end.
+    """
     monkeypatch.setattr(
         run, limit, {"STRANGERS": 2, "MESSAGE_SECONDS": 0.5, "MESSAGE_BYTES": 5}[limit]
     )

@@ -207,7 +207,9 @@ def test_the_command_stays_data(command, tmp_path):
     )
 )
 def test_no_value_becomes_an_option(values):
-    """Whatever the judge accepts: the options are those that were meant, and the job file comes out as it went in."""
+    """Whatever the judge accepts: the options are those that were meant, and the job file comes out
+    as it went in.
+    """
     try:
         job = judged(**values)
     except _job_file.JobFileError:

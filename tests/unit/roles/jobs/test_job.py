@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The program that runs a job on its hosts: its files, its result, and what it says of a failure."""
+"""The program that runs a job on its hosts: its files, its result, and what it says of a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,8 @@ def test_the_environment_of_a_worker_keeps_every_value(program, tmp_path):
         ("PyTorchJob", "a", "a", {}, []),
         ("PyTorchJob", "a", None, {}, ["worker 0 has a, worker 1 has none"]),
         ("Job", None, None, {}, []),
-        # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report for themselves.
+        # horovodrun, started by worker 0: the others only lend their hosts, and its ranks report
+        # for themselves.
         ("HorovodJob", "a", None, {}, []),
         ("HorovodJob", "a", None, {0: {1: "a", 2: "a"}}, []),
         (
@@ -219,7 +222,9 @@ def test_who_runs_the_command(program):
 
 
 def test_the_command_of_a_worker_runs(program, tmp_path):
-    """With the variables of the file, in the place of the launcher, and with a service beside it on worker 0."""
+    """With the variables of the file, in the place of the launcher, and with a service beside it on
+    worker 0.
+    """
     (tmp_path / "environment").write_text("A='b c'\n", encoding="utf-8")
     (tmp_path / "command.sh").write_text("echo $A; exit 3\n", encoding="utf-8")
     for name, text in (
@@ -282,7 +287,10 @@ def test_the_use_of_gpus_by_minute(program):
 
 
 def test_cpus_and_memory_by_minute(program):
-    """CPUs are the mean of the minute, which begins where the one before has ended. Memory is the most."""
+    """CPUs are the mean of the minute, which begins where the one before has ended.
+
+    Memory is the most.
+    """
     gib = 1 << 30
     loads = program.with_load([], 7, 425.0, {"cpu_seconds": 10.0, "memory": gib})
     loads = program.with_load(loads, 7, 475.0, {"cpu_seconds": 210.0, "memory": 3 * gib})
@@ -454,7 +462,9 @@ trap 'kill -TERM $one $two' TERM; wait $one; a=$?; wait $two; b=$?; wait; exit $
 
 @pytest.fixture(name="whole")
 def _whole(folder, tmp_path):
-    """The programs of a cluster in the place of Slurm and podman: what a job does around its command."""
+    """The programs of a cluster in the place of Slurm and podman: what a job does around its
+    command.
+    """
     bin_, library = tmp_path / "bin", tmp_path / "library"
     bin_.mkdir()
     library.mkdir()
@@ -625,7 +635,10 @@ def test_a_job_that_is_stopped_says_so(whole):
 
 
 def test_a_job_that_hangs_tells_where_its_ranks_wait(whole, tmp_path):
-    """A minute is a second here. One rank waits for a pipe, the other sleeps; then the first goes on, and the job ends well."""
+    """A minute is a second here.
+
+    One rank waits for a pipe, the other sleeps; then the first goes on, and the job ends well.
+    """
     for name, old, new in (
         ("_job_hang.py", "minutes * 60", "minutes * 1"),
         ("job", "LOOK_SECONDS = 15", "LOOK_SECONDS = 0.3"),
@@ -808,7 +821,9 @@ def test_a_kill_for_memory_is_the_first_failure(program):
 
 
 def test_words_of_a_launcher_do_not_make_a_rank_the_second(program):
-    """An unknown failure below torchrun or mpirun, and a rank that has a cause of its own afterwards."""
+    """An unknown failure below torchrun or mpirun, and a rank that has a cause of its own
+    afterwards.
+    """
     rows = [row(0, 1, 1000.0), row(1, 1, 1004.0)]
     odd = "OddError: seven of nine\n"
     refused = "ConnectionRefusedError: [Errno 111] Connection refused\n"

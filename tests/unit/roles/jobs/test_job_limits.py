@@ -438,7 +438,8 @@ def test_why_a_job_waits(reason, said):
     )
 
 
-#: job_state_reason_string() of Slurm 21.08 to 25.05, and https://slurm.schedmd.com/job_reason_codes.html. $ stands for what a limit counts.
+#: job_state_reason_string() of Slurm 21.08 to 25.05, and
+#: https://slurm.schedmd.com/job_reason_codes.html. $ stands for what a limit counts.
 REASONS = """
 AccountNotAllowed AccountingPolicy AssociationJobLimit AssociationResourceLimit AssociationTimeLimit BadConstraints BeginTime BurstBufferOperation
 BurstBufferResources BurstBufferStageIn Cleaning Constraints DeadLine Dependency DependencyNeverSatisfied FedJobLock FrontEndDown InactiveLimit

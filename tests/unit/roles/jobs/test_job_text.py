@@ -299,7 +299,10 @@ def test_a_python_without_libyaml_reads_the_same(without_libyaml):
 
 
 def test_escapes_of_json_are_read():
-    """libyaml refuses the pairs by which JSON spells a character. One half is told when the value is judged."""
+    """libyaml refuses the pairs by which JSON spells a character.
+
+    One half is told when the value is judged.
+    """
     text = 'environment: {A: "\\ud83d\\ude00", B: "\\udc00", C: \'\\ud83d\'}\n'
     assert read(text)["environment"] == {"A": "\U0001f600", "B": "\udc00", "C": "\\ud83d"}
 

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What runs beside a job, and ssh into it. Scenario workbench has the real Jupyter, TensorBoard and sshd."""
+"""What runs beside a job, and ssh into it.
+
+Scenario workbench has the real Jupyter, TensorBoard and sshd.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ import pytest
 from ansible_collections.trainyard.gpu.roles.jobs.files import door, services
 
 JOB = {"TRAINYARD_JOB_ID": "7", "TRAINYARD_STEP_ID": "0", "TRAINYARD_WORKER_INDEX": "0"}
-# A package of the image that serves on the socket which its configuration names, as Jupyter does, or fails.
+# A package of the image that serves on the socket which its configuration names, as Jupyter does,
+# or fails.
 SERVER = """
 import socket, sys
 class App:

@@ -17,7 +17,10 @@ def tasks(name):
 
 
 def test_an_interrupted_removal_is_continued():
-    """Its condition is that a host has the programs. So they are removed last, after packages and folders."""
+    """Its condition is that a host has the programs.
+
+    So they are removed last, after packages and folders.
+    """
     (removal,) = tasks("remove.yml")
     assert removal["when"] == "__jobs_is_installed"
     programs = [
@@ -26,7 +29,8 @@ def test_an_interrupted_removal_is_continued():
         if "trainyard.gpu.managed_files" in task
     ]
     assert programs == [len(removal["block"]) - 2] and len(removal["block"]) >= 4
-    # After them what they import. Without programs, the removal of role host_library takes it along.
+    # After them what they import. Without programs, the removal of role host_library takes it
+    # along.
     last = removal["block"][-1]["ansible.builtin.include_role"]
     assert (last["name"], last["tasks_from"]) == ("trainyard.gpu.host_library", "remove")
 

@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command trainyard, with programs in the place of Slurm's that print what Slurm prints. Scenario workbench has the real ones."""
+"""The command trainyard, with programs in the place of Slurm's that print what Slurm prints.
+
+Scenario workbench has the real ones.
+"""
 
 from __future__ import annotations
 
@@ -592,7 +595,10 @@ def answering(folder, ended):
 
 
 def test_why_of_a_job_that_hangs(run):
-    """Without output for 10 minutes, the workers are asked. What a runner has found is told at once."""
+    """Without output for 10 minutes, the workers are asked.
+
+    What a runner has found is told at once.
+    """
     (run.here / "jobs").write_text(a_job(6, "gpu-a,gpu-b", "RUNNING"), encoding="utf-8")
     folder = run.jobs / "6"
     folder.mkdir()
@@ -1199,7 +1205,8 @@ def test_tensorboard(run):
         and "--gpus" not in script
         and "#SBATCH --time=240\n" in script
     )
-    # Root may read every folder, so this one is a file. Scenario workbench has that of another person.
+    # Root may read every folder, so this one is a file. Scenario workbench has that of another
+    # person.
     path = run.here / run.file()
     done = run("submit", "-", text=SAMPLE + "services: {tensorboard: %s}\n" % path)
     assert (
@@ -1681,7 +1688,9 @@ def test_a_priority_that_the_account_does_not_have(run):
 
 
 def test_a_full_share(run):
-    """A limit for the size of files is in the place of the full file system of scenario workbench."""
+    """A limit for the size of files is in the place of the full file system of scenario
+    workbench.
+    """
     full = ("sh", "-c", 'ulimit -f 1; exec "$@"', "sh")
     done = run("submit", run.file(), before=full)
     assert done.returncode == 2 and not (run.here / "script").exists()

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The helper of the hub: limits of time, size and number, so that what one person does is nothing that others notice."""
+"""The helper of the hub: limits of time, size and number, so that what one person does is nothing
+that others notice.
+"""
 
 from __future__ import annotations
 
@@ -221,7 +223,10 @@ def test_a_helper_that_was_killed_is_no_answer(child):
 
 
 def test_a_stopped_process_is_killed():
-    """Its person has stopped it, so that it does not end itself. The process that waits for it goes on."""
+    """Its person has stopped it, so that it does not end itself.
+
+    The process that waits for it goes on.
+    """
     begun = time.monotonic()
     done = as_person(
         "as_person.become = lambda _account: None\n"
@@ -388,7 +393,11 @@ def test_a_page_of_many_jobs(helper_module, tmp_path, monkeypatch, command):
 
 
 def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
-    """An instance is known by its comment. A job that waits says why, and whether its place is known. Times are not in words: a browser shows them in its zone."""
+    """An instance is known by its comment.
+
+    A job that waits says why, and whether its place is known. Times are not in words: a browser
+    shows them in its zone.
+    """
     jobs = [portal.a_job(number) for number in (1, 2)]
     jobs += [portal.a_job(3, "running"), portal.a_job(4, "pending", reason="Priority")]
     monkeypatch.setattr(command, "all_jobs", lambda _since: jobs)
@@ -418,7 +427,10 @@ def test_what_home_tells(helper_module, tmp_path, monkeypatch, command):
 
 
 def test_what_the_page_of_a_job_has(helper_module, tmp_path, monkeypatch, command):
-    """The command's words have a time in the zone of this host. The page shows it in that of the browser."""
+    """The command's words have a time in the zone of this host.
+
+    The page shows it in that of the browser.
+    """
     shown = portal.a_job(4, "pending", why="")
     words = "other jobs are before it; place 2 of 9 in the queue"
     shown["why"] = words + command.start_words(shown)
@@ -566,7 +578,10 @@ def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
 
 
 def test_an_operator_sees_a_job_of_somebody_else(helper_module, tmp_path, monkeypatch, command):
-    """What Slurm shows the operator's account. The log only if this account may read it, and never the operator's own of that number."""
+    """What Slurm shows the operator's account.
+
+    The log only if this account may read it, and never the operator's own of that number.
+    """
     begin = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=400)
     job = dict(ended(7, "ben", begin, 0), raw_id=7, name="a", qos="normal", nodes=["gpu-1"])
     job.update(reason="", exit_code=1, signal=0)

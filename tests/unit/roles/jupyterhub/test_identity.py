@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Identities of instances: names and certificates, and the connection that takes a route with it. The proxy itself is in scenario workbench."""
+"""Identities of instances: names and certificates, and the connection that takes a route with it.
+
+The proxy itself is in scenario workbench.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When an instance is idle: one test per row of the table, with simulated use, then what is read of Jupyter, Slurm and the GPUs."""
+"""When an instance is idle: one test per row of the table, with simulated use, then what is read of
+Jupyter, Slurm and the GPUs.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,8 @@ def test_the_rule_for_gpus_needs_gpus():
         (NOW - HOUR + 60, NOW - 540, "warn", "in 1 minute:"),
         (NOW - HOUR, NOW - 600, "stop", ""),
         (NOW - HOUR + 1, NOW - 600, "warn", "in 1 minute:"),
-        # A host that slept, or one whose clock was set: a warning comes first, and its time is whole.
+        # A host that slept, or one whose clock was set: a warning comes first, and its time is
+        # whole.
         (LONG_AGO, None, "warn", "in 10 minutes"),
         (LONG_AGO, NOW - 300, "warn", "in 5 minutes"),
     ],
@@ -213,7 +216,10 @@ def test_a_gpu_tool_that_is_missing_or_hangs(monkeypatch, tmp_path):
 
 @pytest.fixture(name="idle")
 def _idle_instance(monkeypatch):
-    """The watch of an instance with nothing in use. Its clock is that of the test, and the batch script gets a list in place of a signal."""
+    """The watch of an instance with nothing in use.
+
+    Its clock is that of the test, and the batch script gets a list in place of a signal.
+    """
     killed, clock = [], types.SimpleNamespace(now=float(NOW))
     monkeypatch.setattr(extension.time, "time", lambda: clock.now)
     monkeypatch.setattr(extension.os, "kill", lambda *call: killed.append(call))

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the hub sends to its helper, what a person may choose, login links, and what a server gets of its job."""
+"""What the hub sends to its helper, what a person may choose, login links, and what a server gets
+of its job.
+"""
 
 from __future__ import annotations
 
@@ -671,7 +673,10 @@ def test_the_port_is_told_to_the_hub(monkeypatch):
 
 
 def test_the_share_is_in_the_file_browser(tmp_path):
-    """As a link in the home. What the person has of that name stays, and a share that has the home is not linked into itself."""
+    """As a link in the home.
+
+    What the person has of that name stays, and a share that has the home is not linked into itself.
+    """
     home, share = tmp_path / "home/anna", tmp_path / "share"
     for folder in (home, share):
         folder.mkdir(parents=True)

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pages of the portal from recorded data: each text stays a text, no page needs a script, and large clusters have small pages."""
+"""Pages of the portal from recorded data: each text stays a text, no page needs a script, and large
+clusters have small pages.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def luminance(colour):
     ids=["light", "dark"],
 )
 def test_colours_can_be_read(theme, grounds):
-    """On the two grounds of Bootstrap 5.3 that pages have. axe finds nothing serious on them (issue 53)."""
+    """On the two grounds of Bootstrap 5.3 that pages have. axe finds nothing serious on them (issue
+    53).
+    """
     rules = re.findall(
         r"^(?::root|\[data-bs-theme=.dark.\]) \{(.*)\}",
         (FILES / "pages.css").read_text(encoding="utf-8"),
@@ -122,7 +126,9 @@ def test_no_page_has_what_the_policy_forbids(rendered):
 
 
 def test_each_page_can_be_read_and_used_by_keyboard(rendered):
-    """A language, a title, one heading of the first level, one main part, a way past the menu, a label for each field, heads of tables, and no id twice."""
+    """A language, a title, one heading of the first level, one main part, a way past the menu, a
+    label for each field, heads of tables, and no id twice.
+    """
     for path, text in rendered.items():
         page = Page(text)
         assert page.of("html")[0]["lang"] == "en" and "width=device-width" in text, path
@@ -510,7 +516,8 @@ def test_curves():
     samples.append((60 * minute + 240, 100))
     span = (60 * minute, 60 * minute + 240)
     assert charts.lines_of(samples, span, 100) == ["0,100 250,50", "1000,0"]
-    # What is too large or too small stays in the picture. Points within a level line are not needed.
+    # What is too large or too small stays in the picture. Points within a level line are not
+    # needed.
     assert charts.lines_of([(0, 900), (1, -3)], (0, 1), 100) == ["0,0 1000,100"]
     level = [(at, 50) for at in range(9)] + [(9, 0)]
     assert charts.lines_of(level, (0, 9), 100) == ["0,50 889,50 1000,100"]
@@ -552,7 +559,10 @@ def asked_of(address):
 
 
 def test_the_queries_of_curves():
-    """The only texts in them are the number of the job and its person. Their time is that of the job, and they have few points."""
+    """The only texts in them are the number of the job and its person.
+
+    Their time is that of the job, and they have few points.
+    """
     job = portal.shown_job(started="2026-11-01T00:00:00Z", ended="2026-11-11T00:00:00Z")
     queries = charts.curve_queries(job, 0.0, "anna")
     assert len(queries) == 4
@@ -603,7 +613,9 @@ def test_curves_of_workers_over_the_time_of_the_job():
 
 
 def test_what_others_use_is_asked_only_if_the_site_shows_it():
-    """With monitoring_people_see: own, the page of the cluster has no curve of accounts, and no use of a GPU."""
+    """With monitoring_people_see: own, the page of the cluster has no curve of accounts, and no use
+    of a GPU.
+    """
     assert set(charts.cluster_queries(portal.NOW, False)) == {"health"}
     queries = charts.cluster_queries(portal.NOW, True)
     assert set(queries) == {"health", "accounts", "power", "use"}
@@ -835,7 +847,9 @@ def test_a_path_breaks_at_its_folders():
 
 
 def test_one_word_for_the_end_of_a_visit(rendered):
-    """That of JupyterHub's own template, in the frame of its pages, becomes the one of the portal."""
+    """That of JupyterHub's own template, in the frame of its pages, becomes the one of the
+    portal.
+    """
     theirs = '{% block login_widget %}<a id="logout"> <i></i>Logout</a>{% endblock %}'
     ours = (FILES / "templates/page.html").read_text(encoding="utf-8")
     loader = jinja2.DictLoader({"templates/page.html": theirs, "page.html": ours})
@@ -866,7 +880,9 @@ def test_slurm_that_does_not_answer_is_told_with_the_time(rendered):
 
 
 def test_pages_are_small_and_fast():
-    """10,000 jobs, of which 50 are shown; 64 hosts with 512 GPUs; the newest 100,000 bytes of a log. What a page loads beside JupyterHub's style sheet."""
+    """10,000 jobs, of which 50 are shown; 64 hosts with 512 GPUs; the newest 100,000 bytes of a
+    log. What a page loads beside JupyterHub's style sheet.
+    """
     beside = sum(len((FILES / name).read_bytes()) for name in ("pages.css", "pages.js"))
     jobs = portal.many_jobs(10000)
     query = {"state": "", "since": "365d", "name": "", "page": 1}

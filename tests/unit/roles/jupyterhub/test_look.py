@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The look at instances from outside, as root: what counts as use, which jobs it ends, and that a person cannot hide one."""
+"""The look at instances from outside, as root: what counts as use, which jobs it ends, and that a
+person cannot hide one.
+"""
 
 from __future__ import annotations
 

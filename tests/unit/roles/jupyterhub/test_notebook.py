@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the server of an instance has beside JupyterLab: its page, and TensorBoard on a folder of its person."""
+"""What the server of an instance has beside JupyterLab: its page, and TensorBoard on a folder of
+its person.
+"""
 
 from __future__ import annotations
 

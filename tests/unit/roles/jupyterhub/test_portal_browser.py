@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pages of the portal in Chromium, with the recorded data of portal.py: 64 hosts with 512 GPUs, and 10,000 jobs."""
+"""The pages of the portal in Chromium, with the recorded data of portal.py: 64 hosts with 512 GPUs,
+and 10,000 jobs.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ def test_axe_finds_nothing_serious(browser, site, path, theme):
 
 @pytest.mark.parametrize("path", ["jobs", "cluster", "", "operators"])
 def test_the_first_paint_is_early_and_pages_are_small(browser, site, path):
-    """The paint of Chromium itself, from the begin of the navigation. The best of three: other programs of the machine need its cores, too."""
+    """The paint of Chromium itself, from the begin of the navigation.
+
+    The best of three: other programs of the machine need its cores, too.
+    """
     found = []
     for _try in range(3):
         browser.go(site + path)
@@ -62,7 +67,10 @@ FOCUSED = "return [...document.querySelectorAll('*')].indexOf(document.activeEle
 
 
 def reached(browser):
-    """Press Tab until the focus has been everywhere. Return the places of the elements that had it, in this order. The body has it between end and begin.
+    """Press Tab until the focus has been everywhere.
+
+    Return the places of the elements that had it, in this order. The body has it between end and
+    begin.
 
     Day, month and year of a field for a day have it one after the other.
     """
@@ -80,7 +88,10 @@ def reached(browser):
 
 @pytest.mark.parametrize("path", ["", "jobs", "job/9998", "new", "cluster", "usage", "operators"])
 def test_all_of_a_page_is_reached_by_keyboard(browser, site, path):
-    """Each link, field and button, and each has a focus that is seen. The way past the menu is the first of them."""
+    """Each link, field and button, and each has a focus that is seen.
+
+    The way past the menu is the first of them.
+    """
     browser.go(site + path)
     browser.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     expected = browser.run(
@@ -111,7 +122,10 @@ def test_a_job_is_stopped_by_keyboard(browser, site):
 
 
 def test_an_open_page_shows_new_lines(browser, site):
-    """Without a load. Its hub refuses requests of scripts without the token of the page, as JupyterHub does."""
+    """Without a load.
+
+    Its hub refuses requests of scripts without the token of the page, as JupyterHub does.
+    """
     browser.go(site + "job/9998")
     browser.run("window.sameLoad = true")
     text = "return document.querySelector('#text').textContent"

@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""VS Code in the browser: how its archive is built, here by a stand-in for npm and Node, and how an instance starts it."""
+"""VS Code in the browser: how its archive is built, here by a stand-in for npm and Node, and how an
+instance starts it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from ansible_collections.trainyard.gpu.roles.jupyterhub.files import vscode_buil
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ROOT / "roles/jupyterhub/files"
-# Node in the place of Node, npm and code-server: packs the prepared package, installs a module without its search tool, and serves on a socket.
+# Node in the place of Node, npm and code-server: packs the prepared package, installs a module
+# without its search tool, and serves on a socket.
 NODE = r"""#!%(python)s
 import http.server, os, shutil, socketserver, sys
 words = sys.argv[1:]

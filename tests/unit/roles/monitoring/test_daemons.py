@@ -1,4 +1,6 @@
-"""The real daemons of the distribution with the files of the plan: who gets an answer, what is read, and an alert that arrives at a receiver."""
+"""The real daemons of the distribution with the files of the plan: who gets an answer, what is
+read, and an alert that arrives at a receiver.
+"""
 
 from __future__ import annotations
 
@@ -366,7 +368,9 @@ def load(name):
 
 
 def test_the_use_of_a_job(monitoring):
-    """The expressions of job_usage: the last sums of an ended job, and the jobs whose GPUs are idle."""
+    """The expressions of job_usage: the last sums of an ended job, and the jobs whose GPUs are
+    idle.
+    """
     job_usage = load("job_usage")
     sums = {}
     values = [

@@ -1,4 +1,6 @@
-"""Program job_usage: the use of ended jobs goes into Slurm, once, and jobs that leave all of their GPUs idle are warned and then stopped."""
+"""Program job_usage: the use of ended jobs goes into Slurm, once, and jobs that leave all of their
+GPUs idle are warned and then stopped.
+"""
 
 from __future__ import annotations
 

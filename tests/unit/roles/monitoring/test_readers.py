@@ -1,4 +1,6 @@
-"""The programs that write metrics on hosts: a tool that goes on, hangs, fails and comes back, the jobs of GPUs, shares and certificates."""
+"""The programs that write metrics on hosts: a tool that goes on, hangs, fails and comes back, the
+jobs of GPUs, shares and certificates.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def children() -> set[int]:
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """The reader waits for each child of its process. Those that other tests have left in this process are not its own."""
+    """The reader waits for each child of its process.
+
+    Those that other tests have left in this process are not its own.
+    """
     former, waitpid = children(), os.waitpid
 
     def of_this_test(pid, options):
@@ -349,7 +354,10 @@ def test_the_metrics_of_a_host(tmp_path, monkeypatch):
 
 
 def test_sums_outlive_a_restart_of_the_reader(host):
-    """It is restarted for a reset of a GPU, and with new settings. The jobs of the other GPUs go on."""
+    """It is restarted for a reset of a GPU, and with new settings.
+
+    The jobs of the other GPUs go on.
+    """
     host.give(0, 7)
     answer = gpu_reader._nvidia_smi.parse_query(eight_gpus())
     families = gpu_reader._metrics.gpu_families(answer, host.reader.jobs())
@@ -515,7 +523,10 @@ GROUPS = {
 
 @pytest.mark.parametrize("version", GROUPS)
 def test_what_each_job_uses(tmp_path, version):
-    """On trees as both versions of control groups have them. A job whose memory is not known has no such series."""
+    """On trees as both versions of control groups have them.
+
+    A job whose memory is not known has no such series.
+    """
     for name, text in GROUPS[version].items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

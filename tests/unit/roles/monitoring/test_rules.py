@@ -1,4 +1,6 @@
-"""Alert rules: each fires and does not fire by promtool's tests, has a section in the manual, and is changed by name."""
+"""Alert rules: each fires and does not fire by promtool's tests, has a section in the manual, and
+is changed by name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checks of idle nodes: which are due, what their job may do, what drains a node, and what a node needs before it returns to service."""
+"""Checks of idle nodes: which are due, what their job may do, what drains a node, and what a node
+needs before it returns to service.
+"""
 
 from __future__ import annotations
 

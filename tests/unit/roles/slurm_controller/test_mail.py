@@ -1,4 +1,6 @@
-"""Slurm's mails: the real program with a stand-in for Slurm and for sendmail, which keeps its arguments and its input."""
+"""Slurm's mails: the real program with a stand-in for Slurm and for sendmail, which keeps its
+arguments and its input.
+"""
 
 from __future__ import annotations
 

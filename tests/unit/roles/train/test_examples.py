@@ -141,7 +141,10 @@ def test_each_example_compares_its_data():
 
 
 def test_an_accuracy_on_generated_digits_has_to_be_learned():
-    """What needs no training, the mean image of each digit, is right on about half of them. An accuracy of 0.95 is far from it."""
+    """What needs no training, the mean image of each digit, is right on about half of them.
+
+    An accuracy of 0.95 is far from it.
+    """
     images, labels = tools.generated_digits(400)
     means = [
         [
@@ -212,7 +215,8 @@ def test_a_rank_of_tensorflow_has_its_own_gpu(gpus, rank, calls):
         ("/job/rank.1.report", {"HOROVOD_RANK": "1"}, "/job/rank.1.report"),
         # A PyTorchJob.
         ("/job/rank.1.report", {"RANK": "1"}, "/job/rank.1.report"),
-        # horovodrun and mpirun, started by the job's command on worker 0, where RANK is that of the worker.
+        # horovodrun and mpirun, started by the job's command on worker 0, where RANK is that of the
+        # worker.
         ("/job/rank.0.report", {"HOROVOD_RANK": "0", "RANK": "0"}, "/job/rank.0.report"),
         ("/job/rank.0.report", {"HOROVOD_RANK": "3", "RANK": "0"}, "/job/rank.0.report.3"),
         ("/job/rank.0.report", {"OMPI_COMM_WORLD_RANK": "12"}, "/job/rank.0.report.12"),

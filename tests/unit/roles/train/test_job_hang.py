@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A job that does not end: when it counts as one, what its processes and NCCL say, and the sentence that comes out."""
+"""A job that does not end: when it counts as one, what its processes and NCCL say, and the sentence
+that comes out.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ import pytest
 
 from ansible_collections.trainyard.gpu.roles.train.files import _job_hang
 
-#: What P(_job_hang.collect) has found of real ranks that were made to hang: Gloo of PyTorch 2.13 and py-spy 0.4.3, recorded by record.py in this folder.
+#: What P(_job_hang.collect) has found of real ranks that were made to hang: Gloo of PyTorch 2.13
+#: and py-spy 0.4.3, recorded by record.py in this folder.
 RECORDED = Path(__file__).resolve().parents[3] / "fixtures/job_hang"
 
 
@@ -26,7 +29,9 @@ RECORDED = Path(__file__).resolve().parents[3] / "fixtures/job_hang"
 
 
 def looks(minutes, *entries):
-    """Return at which of the entries (seconds, bytes of output, lines of watchers) a job counts as hanging."""
+    """Return at which of the entries (seconds, bytes of output, lines of watchers) a job counts as
+    hanging.
+    """
     progress = _job_hang.Progress(minutes, 0)
     return [at for at, size, watched in entries if progress.look(at, size, watched)]
 
@@ -76,7 +81,10 @@ COUNTS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 
 
 def ras_json(counts, missing=(), size=None, errors=()):
-    """NCCL's answer in JSON, in the form of its documentation. C(counts) are AllReduce operations of each rank."""
+    """NCCL's answer in JSON, in the form of its documentation.
+
+    C(counts) are AllReduce operations of each rank.
+    """
     return json.dumps(
         {
             "nccl_version": "2.28.9",
@@ -210,7 +218,10 @@ def test_what_nccl_says(text, missing, behind, errors):
 
 
 class Nccl(socketserver.StreamRequestHandler):
-    """Speaks the protocol of NCCL's RAS as its documentation and the client of NCCL have it. The server has C(texts) by format."""
+    """Speaks the protocol of NCCL's RAS as its documentation and the client of NCCL have it.
+
+    The server has C(texts) by format.
+    """
 
     def handle(self):
         form = "text"
@@ -266,7 +277,10 @@ class Web(socketserver.StreamRequestHandler):
 
 
 class Stopped(Nccl):
-    """A process that was stopped: the kernel accepts for it, and nobody answers. The one of the next connection does."""
+    """A process that was stopped: the kernel accepts for it, and nobody answers.
+
+    The one of the next connection does.
+    """
 
     def handle(self):
         self.server.connections = getattr(self.server, "connections", 0) + 1
@@ -688,7 +702,9 @@ def test_a_thread_that_trains_counts_if_the_main_one_only_waits():
 
 @pytest.fixture(name="sleepers")
 def _sleepers(tmp_path):
-    """Two ranks that hang: one sleeps, and one waits for a pipe. Their job has the ID of this test."""
+    """Two ranks that hang: one sleeps, and one waits for a pipe. Their job has the ID of
+    this test.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     job = "unit-%d" % os.getpid()

@@ -215,7 +215,9 @@ def test_the_highest_use_of_each_gpu_counts(monkeypatch):
 
 
 def test_a_call_of_nvidia_smi_that_hangs_delays_no_end(tmp_path):
-    """As a child of the runner has it: the modules beside each other, the end of its input, and a driver that does not answer."""
+    """As a child of the runner has it: the modules beside each other, the end of its input, and a
+    driver that does not answer.
+    """
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\nexec sleep 3\n", encoding="utf-8")
     smi.chmod(0o755)

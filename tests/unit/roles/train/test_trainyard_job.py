@@ -1,7 +1,9 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The job runner's pure parts: from a specification to commands, from the ranks' records to a verdict."""
+"""The job runner's pure parts: from a specification to commands, from the ranks' records to a
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +275,10 @@ def test_older_pytorch_has_no_torchrun(version, launcher):
 
 @pytest.mark.parametrize("on_fabric, address", [(True, "169.254.142.62"), (False, "172.30.77.11")])
 def test_ranks_meet_on_the_fabric_network(on_fabric, address):
-    """P5.6: the master address is the one on the InfiniBand network. Role verify's job, which searches for broken ways, meets on the cluster network."""
+    """P5.6: the master address is the one on the InfiniBand network.
+
+    Role verify's job, which searches for broken ways, meets on the cluster network.
+    """
     network = dict(NETWORK, addresses={"lab-a": "169.254.142.62", "lab-b": ""})
     given = dict(
         spec(launcher="torchrun", network=network),
@@ -371,7 +376,9 @@ def test_a_proxy_s_password_is_in_no_command_line():
 
 
 def test_mpirun_line():
-    """Root starts the ranks through the containers' ssh, with the variables that the others have."""
+    """Root starts the ranks through the containers' ssh, with the variables that the others
+    have.
+    """
     given = spec(environment={"NCCL_DEBUG": "WARN"})
     command = head_command(given, hosts(), 12345, "c", ["PATH=/opt/bin:/bin"], launcher="mpirun")
     line = command[command.index("mpirun") :]
@@ -613,7 +620,10 @@ def test_failed_killed_and_missing_ranks():
     [(137, 1, True), (1, 2, True), (137, 0, False), (137, None, False), (0, 1, False)],
 )
 def test_memory_that_was_full_is_told_with_the_rank(code, kills, told):
-    """The kernel kills the rank, or a worker of it that loads data. Records of an older image do not have it."""
+    """The kernel kills the rank, or a worker of it that loads data.
+
+    Records of an older image do not have it.
+    """
     failed = dict(record(1, "172.30.77.12", code=code), oom_kills=kills)
     rows, problems = verdict({0: record(0, "172.30.77.11"), 1: failed})
     said = "host lab-b ended with exit code %d. Memory was full, and the kernel killed %s of" % (
@@ -868,7 +878,10 @@ echo 97, 900, 24576; echo 0, 1, 24576
 
 @pytest.fixture(name="local")
 def fixture_local(tmp_path, monkeypatch):
-    """A job whose hosts are this machine: ssh is a shell here. Its nvidia-smi shows two GPUs, one of which works."""
+    """A job whose hosts are this machine: ssh is a shell here.
+
+    Its nvidia-smi shows two GPUs, one of which works.
+    """
     smi = tmp_path / "nvidia-smi"
     smi.write_text(SMI, encoding="utf-8")
     smi.chmod(0o755)
@@ -1017,7 +1030,8 @@ def test_what_the_launcher_of_a_host_is_told():
     told = job.launch_description(
         given, job.resolve(given, CLUSTER), 1, {"master": 29500}, JOB_DIR, "/data1/hccl.json"
     )
-    # The rank table has the addresses of the cluster network as server_id, and the devices' numbers on the host.
+    # The rank table has the addresses of the cluster network as server_id, and the devices' numbers
+    # on the host.
     assert told["entries"] == [
         {
             "address": "172.30.77.11",
@@ -1054,7 +1068,8 @@ def test_what_the_launcher_of_a_host_is_told():
     )
 
 
-#: msrun as far as this test needs it. tests/unit/roles/job_container/test_launch_mindspore.py has one with all of its habits.
+#: msrun as far as this test needs it. tests/unit/roles/job_container/test_launch_mindspore.py has
+#: one with all of its habits.
 MSRUN = """#!/bin/sh
 for word; do case $word in --node_rank=*) node=${word#*=};; --local_worker_num=*) count=${word#*=};; --worker_num=*) all=${word#*=};; esac; done
 while case $1 in --*) true;; *) false;; esac; do shift; done
@@ -1179,7 +1194,8 @@ def test_a_job_that_hangs_tells_where_its_ranks_wait(ranks, tmp_path, monkeypatc
         is_first = launched.telling is None
         # On a busy machine more than a minute may have passed, which the sentence would tell.
         launched.progress.since = time.monotonic()
-        # Not while the three still are a shell, which becomes sleep: the runner would then see another state than this look.
+        # Not while the three still are a shell, which becomes sleep: the runner would then see
+        # another state than this look.
         waits = "rank 2 on here waits for a pipe, ranks 0, 1 and 3 on here sleep"
         return is_first and said.startswith(waits)
 
@@ -1259,7 +1275,9 @@ def shell(script):
 
 @pytest.fixture(name="queued")
 def fixture_queued(tmp_path, monkeypatch):
-    """Runs a job whose command waits in a queue: its exit code and problems, and the time of the launcher's start."""
+    """Runs a job whose command waits in a queue: its exit code and problems, and the time of the
+    launcher's start.
+    """
 
     def run(queue, command="true", stop_after=0.0):
         launched = prepared(tmp_path, monkeypatch, queue=queue)

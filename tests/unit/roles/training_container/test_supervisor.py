@@ -1,7 +1,10 @@
 # Copyright: (c) 2026, trainyard maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The supervisor of the training container's services, and the entrypoint that starts it. Scenario training_container has the container."""
+"""The supervisor of the training container's services, and the entrypoint that starts it.
+
+Scenario training_container has the container.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ PROGRAMS = [
 ]
 ENTRYPOINT = ROOT / "roles/training_image/files/entrypoint"
 TOKEN = "5ec4e7" * 8
-# A service: ADDRESS PORT [TOKEN_FILE]. It logs its token, which releases of Jupyter before 2022 did, and starts a process in a session of its own.
+# A service: ADDRESS PORT [TOKEN_FILE]. It logs its token, which releases of Jupyter before 2022
+# did, and starts a process in a session of its own.
 SERVICE = """
 import http.server, os, subprocess, sys
 address, port = sys.argv[1], int(sys.argv[2])
@@ -172,7 +176,10 @@ def answer(port, address):
 
 
 def asked(port, address="127.0.0.1"):
-    """Return the process IDs of a service and of its worker. The status may still say ready for a moment after the service has ended."""
+    """Return the process IDs of a service and of its worker.
+
+    The status may still say ready for a moment after the service has ended.
+    """
     return until(lambda: answer(port, address))
 
 

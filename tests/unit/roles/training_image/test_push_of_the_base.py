@@ -1,4 +1,7 @@
-"""The base image is pushed while the image is built and pushed. Nothing that it prints is taken for what they print."""
+"""The base image is pushed while the image is built and pushed.
+
+Nothing that it prints is taken for what they print.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What role training_image makes of its records: packages that it installed, base images that it pulled."""
+"""What role training_image makes of its records: packages that it installed, base images that it
+pulled.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Head:
         )
 
     def removal(self, **records):
-        """The options of placed_packages with these records, and whether the registry is unmasked."""
+        """The options of placed_packages with these records, and whether the registry is
+        unmasked.
+        """
         for name, content in records.items():
             path = self.paths[
                 "training_image.json" if name == "role" else "training_image.packages.json"

@@ -1,4 +1,6 @@
-"""The script of the registry that hands out the image: its authority, and that of earlier releases."""
+"""The script of the registry that hands out the image: its authority, and that of earlier
+releases.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The steps of the image build are not a module of the collection: they are loaded by path, as the image loads them."""
+"""The steps of the image build are not a module of the collection: they are loaded by path, as the
+image loads them.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ FIXES = {
 
 
 def test_what_decides_the_image_is_one_for_all_hosts():
-    """Each variable that goes into the recipe has a rule for that: with two recipes in a run, some hosts would end with another image than the head."""
+    """Each variable that goes into the recipe has a rule for that: with two recipes in a run, some
+    hosts would end with another image than the head.
+    """
     given = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())
     decides = set(
         re.findall(
@@ -260,7 +264,9 @@ def test_keys_in_sources_become_files():
 
 
 def pip_calls(monkeypatch, version, failing=()):
-    """What is installed by which pip: monkeypatches the base's answer to --version, and the call itself."""
+    """What is installed by which pip: monkeypatches the base's answer to --version, and the call
+    itself.
+    """
     calls = []
 
     def pip(*arguments, **variables):
@@ -375,7 +381,10 @@ OURS = [{"uris": [PLACE + "/"], "suites": ["/"]}]
 
 
 def key(name):
-    """A public key of OpenPGP as far as a keyring is read: one packet, of version 4. Returns its fingerprint and its bytes."""
+    """A public key of OpenPGP as far as a keyring is read: one packet, of version 4.
+
+    Returns its fingerprint and its bytes.
+    """
     body = b"\x04" + name.encode()
     packet = b"\xc6" + bytes([len(body)]) + body
     return hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper(), packet
@@ -480,7 +489,10 @@ def test_another_entry_for_the_build_s_repository_conflicts(base):
 
 
 def test_distributions_are_found_without_setuptools(tmp_path, monkeypatch):
-    """Python 3.6 of Ubuntu 18.04 has pip and no pkg_resources. Wheels, installed sources and Debian's packages each keep it in another way."""
+    """Python 3.6 of Ubuntu 18.04 has pip and no pkg_resources.
+
+    Wheels, installed sources and Debian's packages each keep it in another way.
+    """
     for path, text in [
         ("torch-1.10.2.dist-info/METADATA", "Name: torch\nVersion: 1.10.2\n"),
         ("Py_Thing.egg-info/PKG-INFO", "Version: 2.0\n"),

@@ -1,5 +1,6 @@
-"""The recipe of the role's variables. nccl-tests in the training image: what is requested goes into the recipe and nothing else does, and what the build
-step makes of an image."""
+"""The recipe of the role's variables. nccl-tests in the training image: what is requested goes into
+the recipe and nothing else does, and what the build step makes of an image.
+"""
 
 from __future__ import annotations
 

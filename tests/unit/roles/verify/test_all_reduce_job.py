@@ -1,4 +1,7 @@
-"""What the bandwidth job measures, judges and writes down. The collective itself runs in scenario bandwidth; here hosts are simulated."""
+"""What the bandwidth job measures, judges and writes down.
+
+The collective itself runs in scenario bandwidth; here hosts are simulated.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ def plan(**asked):
 
 @pytest.fixture(name="measure")
 def fixture_measure(agent, tmp_path, monkeypatch):
-    """Let the conductor measure hosts whose bandwidth a function tells. Returns what it has written, and what it asked for."""
+    """Let the conductor measure hosts whose bandwidth a function tells.
+
+    Returns what it has written, and what it asked for.
+    """
     monkeypatch.setenv("TRAINYARD_JOB_DIR", str(tmp_path))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
@@ -168,7 +174,8 @@ def test_slow_card(measure):
         runs(found)["pair:node-a,node-c"]["passed"] is False
         and runs(found)["group:node-a,node-b,node-d"]["passed"]
     )
-    # Side by side: the cluster again, three rounds of two pairs, the rest without the culprit. One size is enough for that.
+    # Side by side: the cluster again, three rounds of two pairs, the rest without the culprit. One
+    # size is enough for that.
     assert [len(groups) for groups in asked] == [4, 1, 1, 2, 2, 2, 1]
     assert asked[3] == {
         "pair:node-a,node-d": ([0, 6], [4194304]),
@@ -549,7 +556,9 @@ def test_a_cluster_that_could_not_be_measured_is_not_watched(measure):
 
 @pytest.fixture(name="worker")
 def fixture_worker(agent, monkeypatch):
-    """A rank whose all-reduce takes a tenth of a second and, when it is the host's first, moves what counters then show."""
+    """A rank whose all-reduce takes a tenth of a second and, when it is the host's first, moves
+    what counters then show.
+    """
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     state = {"time": 0.0, "done": 0, "order": []}
 
@@ -590,7 +599,8 @@ def test_watching(agent, worker, monkeypatch):
     monkeypatch.delattr(agent, "Look")
     worker.cards = [{"name": "eth0"}]
     seen = worker.watch(1 << 20)
-    # The one that connects is not counted, and nobody begins before all have looked, nor looks before all are done.
+    # The one that connects is not counted, and nobody begins before all have looked, nor looks
+    # before all are done.
     assert seen == {
         "iterations": 5,
         "first": True,
@@ -631,7 +641,9 @@ def test_looking_at_gpus(agent, worker, monkeypatch, capsys, told, gpus):
 
 
 def test_the_ring_is_for_those_who_are_watched(agent, worker, monkeypatch, tmp_path):
-    """Also that NCCL's log is read from where the group begins, and its warnings are shown where it fails."""
+    """Also that NCCL's log is read from where the group begins, and its warnings are shown where it
+    fails.
+    """
     worker.log = SimpleNamespace(name=str(tmp_path / "nccl.log"))
     log = tmp_path / "nccl.log"
     log.write_text("Channel 00 : 0 -> 1 via NET/Socket/0\n", encoding="utf-8")
@@ -752,7 +764,10 @@ def test_a_measurement_that_hangs_is_noticed_after_10_minutes(launcher, program)
 
 
 def test_all_reduce_perf_on_all_hosts_is_watched_as_a_job_is():
-    """By the first host, for as long, in a folder that the search for a slow host does not clean. A run on one host has no others."""
+    """By the first host, for as long, in a folder that the search for a slow host does not clean.
+
+    A run on one host has no others.
+    """
     given = {
         "__verify_bandwidth_names": ["gpu-a", "gpu-b"],
         "__verify_nccl_environment": {"NCCL_DEBUG": "INFO"},

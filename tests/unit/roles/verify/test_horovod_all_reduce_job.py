@@ -1,4 +1,7 @@
-"""The bandwidth job of images without PyTorch, its ranks as threads that add what they have. Scenario cluster has Horovod itself."""
+"""The bandwidth job of images without PyTorch, its ranks as threads that add what they have.
+
+Scenario cluster has Horovod itself.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def fixture_program(monkeypatch):
 
 
 class Horovod:
-    """All ranks' side of it: an all-reduce ends when everyone of its set has brought a buffer of the same name."""
+    """All ranks' side of it: an all-reduce ends when everyone of its set has brought a buffer of
+    the same name.
+    """
 
     Sum = "sum"
 
@@ -56,7 +61,8 @@ class Horovod:
         if with_sets:
             self.ProcessSet = tuple
         self.initialised = []
-        # By rank, what it has brought in buffers of 1 KiB and more, and how often; and what is enabled.
+        # By rank, what it has brought in buffers of 1 KiB and more, and how often; and what is
+        # enabled.
         self.moved = {}
         self.mpi_enabled, self.nccl_built = (lambda: False), (lambda: False)
 
@@ -238,7 +244,10 @@ def test_each_host_alone_and_all_together(measure, tmp_path):
 
 
 def test_all_are_watched_at_work(measure):
-    """The ranks that were measured together: the first of each host. What a card has carried is what was reduced since all were connected."""
+    """The ranks that were measured together: the first of each host.
+
+    What a card has carried is what was reduced since all were connected.
+    """
     found, horovod = measure()
     watched = found["watched"]
     hosts = watched.pop("hosts")
@@ -268,7 +277,10 @@ def test_all_are_watched_at_work(measure):
 
 
 def test_gpus_are_watched_with_all_ranks(measure, program, monkeypatch):
-    """By NCCL, whose algorithm is not known, until nvidia-smi has answered. Of its log, what it says since all work together."""
+    """By NCCL, whose algorithm is not known, until nvidia-smi has answered.
+
+    Of its log, what it says since all work together.
+    """
     monkeypatch.setattr(
         program.all_reduce, "output", lambda *command: "98, 512, 81559\n97, 512, 81559\n"
     )

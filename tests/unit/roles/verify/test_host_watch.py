@@ -1,4 +1,6 @@
-"""What a host shows while all_reduce_perf runs: cards and counters, and the highest use of its GPUs, of processes of their own."""
+"""What a host shows while all_reduce_perf runs: cards and counters, and the highest use of its
+GPUs, of processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def fixture_program(monkeypatch):
 
 @pytest.fixture(name="host")
 def fixture_host(tmp_path):
-    """The programs as they lie on the share, with a socket of this test, and nvidia-smi. Returns how they are called."""
+    """The programs as they lie on the share, with a socket of this test, and nvidia-smi.
+
+    Returns how they are called.
+    """
     modules = (_bandwidth, _blame, _job_hang, _job_watch)
     for path in FILES + [Path(module.__file__) for module in modules]:
         shutil.copy(path, tmp_path)
@@ -195,7 +200,9 @@ def test_counters_after_the_run_have_settled(program, monkeypatch):
 
 @pytest.fixture(name="hosts")
 def fixture_hosts(tmp_path):
-    """Returns the calls of hosts a and b, of a run on a, b and c, whose minutes take a second, and which move C(quiet) bytes in one without a run."""
+    """Returns the calls of hosts a and b, of a run on a, b and c, whose minutes take a second, and
+    which move C(quiet) bytes in one without a run.
+    """
     calls = []
 
     def make(quiet):
@@ -249,7 +256,10 @@ def call_of(folder):
 
 @pytest.fixture(name="run")
 def fixture_run(tmp_path):
-    """The folder of a run with a rank on host a, which sleeps, and one on host b, which is stopped. What an earlier run has left is there."""
+    """The folder of a run with a rank on host a, which sleeps, and one on host b, which is stopped.
+
+    What an earlier run has left is there.
+    """
     folder = tmp_path / ("verify-%d" % os.getpid())
     folder.mkdir()
     for name in ("hang.txt", "hang.ask", "hang.0.json"):

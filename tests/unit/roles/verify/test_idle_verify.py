@@ -1,4 +1,6 @@
-"""Checks by schedule without a scheduler: which hosts are due, by the reports, and what is started for them."""
+"""Checks by schedule without a scheduler: which hosts are due, by the reports, and what is started
+for them.
+"""
 
 from __future__ import annotations
 

@@ -205,7 +205,9 @@ def test_a_task_that_fails(tmp_path):
 
 
 def test_a_task_without_gpus(tmp_path):
-    """Nothing limits this machine: the memory is what it asked for, and the container is not used."""
+    """Nothing limits this machine: the memory is what it asked for, and the container is
+    not used.
+    """
     told = job(
         tmp_path,
         'echo "$@" | head -n 1 | cut -c 1-60 >> %s/options; %s' % (tmp_path, TASK),

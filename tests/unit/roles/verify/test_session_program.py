@@ -19,7 +19,10 @@ PROGRAM = (ROOT / "roles/verify/files/session.py").read_text(encoding="utf-8")
 
 @pytest.fixture(name="view")
 def fixture_view(tmp_path):
-    """What the program tells, as the module reads it. It is called like there, with the variables of a session."""
+    """What the program tells, as the module reads it.
+
+    It is called like there, with the variables of a session.
+    """
     (tmp_path / "share").mkdir()
 
     def view(folder=None, limits="", **variables):

@@ -131,7 +131,8 @@ NO_TOOL = {"__verify_bandwidth_choice": {"tool": "", "problem": "the image has n
         ({"training_image_requires": {"frameworks": []}}, ["horovod-build"]),
         ({"training_image_requires": {"frameworks": []}, "verify_required": ["horovod-build"]}, []),
         ({"training_image_requires": {"frameworks": ["tensorflow"]}}, []),
-        # An image that nothing is required of may have no tool. One that lacks what was requested is a fault.
+        # An image that nothing is required of may have no tool. One that lacks what was requested
+        # is a fault.
         (
             dict(NO_TOOL, training_image_requires={}),
             ["bandwidth-host", "bandwidth-cluster", "horovod-build"],
@@ -526,7 +527,9 @@ def test_a_report_of_another_cluster_ends_the_run_before_hosts_are_asked(tmp_pat
 
 
 def test_thresholds_and_models_of_the_measured_hosts():
-    """The job gets them with its plan: a threshold is a variable of a host, of a number or of a text."""
+    """The job gets them with its plan: a threshold is a variable of a host, of a number or of a
+    text.
+    """
     gpus = [{"name": "NVIDIA H200", "index": 0}, {"name": "NVIDIA H200", "index": 1}]
     hostvars = {
         "a": {"verify_bandwidth_host_min_gb_s": "4.5", "cluster_host": {"x": 1}},
