@@ -1951,7 +1951,8 @@ SIGNATURES = [
                 "WorkNCCL(SeqNum=118, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
                 "[rank2]:[E1101 ProcessGroupNCCL.cpp:1785] [PG ID 0 Rank 2] Received a dump signal due to a collective timeout from rank 3",
                 "E external/xla/xla/service/rendezvous.cc:38] may be stuck. Expected 8 threads to join the rendezvous, but not all of them arrived on time.",
-                "F external/xla/xla/service/rendezvous.cc:98] Termination timeout for `Initialize clique` of 40 seconds exceeded. Exiting to ensure a consistent program state.",
+                "F external/xla/xla/service/rendezvous.cc:98] Termination timeout for `Initialize clique` of 40 seconds exceeded. "
+                "Exiting to ensure a consistent program state.",
             ],
             "a rank waited too long for the others. Another rank hangs, is far behind, or called a different collective",
             "find the rank that did not reach the operation. Its log has the reason",
@@ -2069,7 +2070,8 @@ SIGNATURES = [
                 "The node 'node-b_41_0' has failed to send heartbeat to the rendezvous",
                 "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
                 "Broken pipe on socket to master",
-                "The node 'gpu-b_3301_0' has failed to send a keep-alive heartbeat to the rendezvous '48213' due to an error of type RendezvousConnectionError.",
+                "The node 'gpu-b_3301_0' has failed to send a keep-alive heartbeat to the rendezvous '48213' "
+                "due to an error of type RendezvousConnectionError.",
                 'ProcessGroupNCCL.cpp:1662] [Rank 3] Failed to check the "should dump" flag on TCPStore, (maybe TCPStore server has shut down too early),',
                 "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
             ],
@@ -4418,7 +4420,8 @@ SIGNATURES = [
             [
                 "ImportError: /opt/x.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN2at4_ops5zeros4callE",
                 "python3: symbol lookup error: /opt/lib/libtorch_cuda.so",
-                "ImportError: /usr/local/lib/libcusparse.so.12: symbol __nvJitLinkAddData_12_1, version libnvJitLink.so.12 not defined in file libnvJitLink.so.12 with link time reference",
+                "ImportError: /usr/local/lib/libcusparse.so.12: symbol __nvJitLinkAddData_12_1, version libnvJitLink.so.12 "
+                "not defined in file libnvJitLink.so.12 with link time reference",
             ],
             "a library was built for another version of a library that it uses",
             "install the extension for the version of the framework in the image, or use another image (worker_image)",
