@@ -184,9 +184,17 @@ def test_no_program_of_ours_reads_the_gpus_while_the_driver_changes():
     assert "runfile" in install["ansible.builtin.include_tasks"]
     [start] = change["always"]
     assert start["ansible.builtin.systemd_service"]["state"] == "started"
-    assert start["when"] == "%s is changed" % stop["register"]
     templar = Templar(loader=DataLoader())
-    for folders, has_reader in (({"/etc/trainyard/monitoring": []}, True), ({}, False)):
-        templar.available_variables = {"cluster_host": {"folders": folders}}
+    known = {"/etc/trainyard/monitoring": []}
+    for folders, gpus, has_reader in ((known, 8, True), (known, 0, False), ({}, 8, False)):
+        templar.available_variables = {"cluster_host": {"folders": folders, "nvidia_devices": gpus}}
         condition = trust_as_template("{{ %s }}" % stop["when"])
         assert templar.template(condition) is has_reader
+    # What systemd said before the task, if it was not skipped.
+    for answer, had_run in (
+        ({"changed": True, "status": {"ActiveState": "active"}}, True),
+        ({"changed": False, "status": {"ActiveState": "inactive"}}, False),
+        ({"changed": False, "skipped": True}, False),
+    ):
+        templar.available_variables = {stop["register"]: answer}
+        assert templar.template(trust_as_template("{{ %s }}" % start["when"])) is had_run

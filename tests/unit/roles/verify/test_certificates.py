@@ -16,17 +16,29 @@ from trusted import trusted
 ROLE = Path(__file__).parents[4] / "roles/verify"
 
 
+REGISTRY, HUB = "/etc/trainyard/registry/tls/registry.pem", "/etc/trainyard/tls/hub.pem"
+#: Of daemons on each host, and of those who read them.
+HOST, CLIENT = (
+    "/etc/trainyard/monitoring/tls/host.pem",
+    "/etc/trainyard/monitoring/tls/client.pem",
+)
+
+
 @pytest.mark.parametrize(
     "site, judged",
     [
-        ({}, ["/etc/trainyard/registry/tls/registry.pem", "/etc/trainyard/tls/hub.pem"]),
+        ({}, [REGISTRY, HUB, HOST, CLIENT]),
         (
             {"image_relay_certificate": "", "jupyterhub_tls_certificate": "/srv/hub.pem"},
-            ["/etc/trainyard/registry/tls/registry.pem", "/srv/hub.pem"],
+            [REGISTRY, "/srv/hub.pem", HOST, CLIENT],
         ),
         (
             {"image_relay_certificate": "/srv/registry.pem"},
-            ["/srv/registry.pem", "/etc/trainyard/tls/hub.pem"],
+            ["/srv/registry.pem", HUB, HOST, CLIENT],
+        ),
+        (
+            {"monitoring_certificate": "/srv/metrics.pem"},
+            [REGISTRY, HUB, "/srv/metrics.pem", CLIENT],
         ),
     ],
 )
