@@ -301,16 +301,55 @@ def main_process(group: list) -> dict:
     return (python or own or ordered)[0]
 
 
+def _entering(process: dict, proc: str) -> list:
+    """Return the words before a command that is to run in the user namespace of a process, none if
+    it is that of the caller.
+
+    The files of a rootless container can be opened from there only, also by their person.
+    """
+    own, other = _link(proc + "/self/ns/user"), _link("%s/%d/ns/user" % (proc, process["pid"]))
+    program = shutil.which("nsenter")
+    if program is None or not other or own == other:
+        return []
+    return [program, "--user", "--preserve-credentials", "--target", str(process["pid"])]
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _programs(paths: list, entering: list) -> list:
+    """Return those of the paths that are programs. A link would lead to files of the host."""
+    if not entering:
+        return [path for path in paths if os.access(path, os.X_OK) and not os.path.islink(path)]
+    asked = 'for path; do test -x "$path" && ! test -L "$path" && echo "$path"; done'
+    try:
+        done = subprocess.run(
+            [*entering, "sh", "-c", asked, "sh", *paths],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=DUMP_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.decode("utf-8", "replace").splitlines()
+
+
 def _spies(process: dict, proc: str) -> list:
-    """Return the paths of py-spy: of this host, and of the image of a process."""
-    found = [shutil.which("py-spy")]
+    """Return the commands of py-spy to try: of this host, and of the image of a process."""
     root = "%s/%d/root" % (proc, process["pid"])
     folders = process["path"].split(":") + ["/usr/local/bin", "/usr/bin", "/opt/conda/bin"]
-    for folder in folders:
-        path = root + folder + "/py-spy"
-        if folder.startswith("/") and os.access(path, os.X_OK) and not os.path.islink(path):
-            found.append(path)
-    return [path for path in found if path][:2]
+    paths = [root + folder + "/py-spy" for folder in folders if folder.startswith("/")]
+    entering = _entering(process, proc)
+    own = shutil.which("py-spy")
+    found = [own] if own else []
+    found += _programs(paths, entering)[: 2 - len(found)]
+    return [[*entering, path] for path in found]
 
 
 def _dump(process: dict, proc: str, deadline: float) -> tuple:
@@ -319,13 +358,13 @@ def _dump(process: dict, proc: str, deadline: float) -> tuple:
     The process is not stopped: a dump of one that waits for a disk would not end.
     """
     said = "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
-    for path in _spies(process, proc):
+    for command in _spies(process, proc):
         seconds = min(DUMP_SECONDS, deadline - time.time())
         if seconds <= 0:
             return "", "there was no time left for py-spy"
         try:
             done = subprocess.run(
-                [path, "dump", "--nonblocking", "--pid", str(process["pid"])],
+                [*command, "dump", "--nonblocking", "--pid", str(process["pid"])],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
