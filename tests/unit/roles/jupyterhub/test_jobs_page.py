@@ -446,6 +446,11 @@ def test_the_page_of_an_instance(rendered):
     # It has no file that the form could be filled from, and is opened on the page of instances.
     assert {"class": "button", "href": "/hub/home"} in page.of("a")
     assert not any("new?from" in attrs["href"] for attrs in page.of("a"))
+    # Nor could it be submitted again after its end.
+    for is_instance in (True, False):
+        job = portal.shown_job(state="completed", ended="2026-10-31T16:00:00Z")
+        ended = of_job(job, is_instance=is_instance)
+        assert ("job/9998/clone" in ended) is not is_instance
     assert (
         pages.idle_words({"idle_minutes": 0, "idle_gpu_minutes": 0}) == pages.idle_words({}) == ""
     )
