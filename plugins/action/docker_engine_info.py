@@ -10,4 +10,32 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._known_answer import
 
 
 class ActionModule(KnownAnswer):
-    pass
+    returned = frozenset(
+        [
+            "available",
+            "cause",
+            "fix",
+            "version",
+            "cli_version",
+            "buildx_version",
+            "buildx_required",
+            "compose_version",
+            "compose_command",
+            "live_restore",
+            "containers_running",
+            "runtimes",
+            "cgroup_driver",
+            "service",
+            "packages",
+            "daemon_config",
+            "files",
+            "environment_in_force",
+            "record",
+            "python_requests",
+            "apparmor_required",
+            "group",
+            "images",
+            "snap",
+            "forwarding",
+        ]
+    )

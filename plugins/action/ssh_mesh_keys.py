@@ -10,4 +10,21 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._known_answer import
 
 
 class ActionModule(KnownAnswer):
-    pass
+    returned = frozenset(
+        [
+            "host_key",
+            "public_key",
+            "made",
+            "rotated",
+            "recorded",
+            "image_id",
+            "post_quantum",
+            "checksums",
+            "permissions",
+            "authorized",
+            "effective",
+            "listens",
+            "sshd",
+            "logins",
+        ]
+    )

@@ -10,4 +10,19 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._known_answer import
 
 
 class ActionModule(KnownAnswer):
-    pass
+    returned = frozenset(
+        [
+            "available",
+            "cause",
+            "fix",
+            "runtimes",
+            "image",
+            "container",
+            "unit",
+            "services",
+            "notebooks",
+            "npus",
+            "files",
+            "paths",
+        ]
+    )

@@ -207,7 +207,9 @@ def judge_port(name: str, last: Port, port: Port, now: float) -> tuple[Port, Fau
     more = {
         counter: grown(before, port["counters"], counter) for counter in [*RATES, "link_downed"]
     }
-    down = None if port["active"] else last.get("down") or now
+    former = last.get("down")
+    since_down = former if isinstance(former, (int, float)) else now
+    down = None if port["active"] else since_down or now
     entry = {
         "time": now,
         "counters": port["counters"],
@@ -230,7 +232,9 @@ def judge_port(name: str, last: Port, port: Port, now: float) -> tuple[Port, Fau
 
 def flaps_of(last: Port, more: int, now: float) -> list[float]:
     """Return when the port went down in the last hours."""
-    known = [each for each in last.get("flaps") or [] if isinstance(each, (int, float))]
+    former = last.get("flaps")
+    known = former if isinstance(former, list) else []
+    known = [each for each in known if isinstance(each, (int, float))]
     return [each for each in known if now - FLAP_SECONDS < each <= now] + [now] * min(more, FLAPS)
 
 

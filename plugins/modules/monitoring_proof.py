@@ -64,6 +64,16 @@ options:
     description: Number of seconds between two values of each curve.
     type: int
     default: 15
+  certificate:
+    description:
+      - Certificate that the daemons of hosts show, with O(key). Empty means C(host.pem) and
+        C(host.key) of O(folder).
+    type: path
+    default: ""
+  key:
+    description: Key of O(certificate).
+    type: path
+    default: ""
   positions:
     description:
       - The device numbers of the GPUs of each host, by its name, in the order in which Slurm counts
@@ -120,6 +130,10 @@ open:
   returned: success
   type: list
   elements: str
+open_error:
+  description: Why the doors could not be tried, empty if they were.
+  returned: success
+  type: str
 jobs:
   description: Jobs of which the metrics show other GPUs than Slurm has given to them. Null without
     O(has_scheduler).
@@ -145,6 +159,7 @@ receivers:
 import http.client
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -174,6 +189,8 @@ ALERTMANAGER = 9093
 GOSSIP = 9094
 LOOPBACK = "127.0.0.1"
 NOBODY = 65534
+#: Bytes of an answer that are read, and seconds for all tries without rights.
+MOST, CHILD_SECONDS = 64 << 20, 120
 #: What people must not read, beside the keys of the folder.
 VALUES = ("/var/lib/prometheus/metrics2", "/var/lib/trainyard/metrics/host/host.prom")
 #: A query of GPUs that are known and have no metrics.
@@ -194,6 +211,8 @@ def as_nobody(tried):
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
+            # Who listens in the place of a daemon may never come to an end.
+            signal.alarm(CHILD_SECONDS)
             os.write(writer, json.dumps(tried()).encode("utf-8"))
         finally:
             os._exit(0)
@@ -201,6 +220,8 @@ def as_nobody(tried):
     with os.fdopen(reader, encoding="utf-8") as stream:
         text = stream.read()
     os.waitpid(child, 0)
+    if not text:
+        raise ValueError("the tries of user nobody did not end within %d s" % CHILD_SECONDS)
     return json.loads(text)
 
 
@@ -208,27 +229,38 @@ class Proof:
     def __init__(self, params, sends=True):
         self.params, self.sends = params, sends
 
-    def context(self, certificate=""):
-        """Return how to connect: with a certificate of the folder, or without one and trusting
-        anybody, as somebody who cannot read the authority.
+    def in_folder(self, name):
+        return os.path.join(self.params["folder"], name)
+
+    def of_hosts(self):
+        """Return the paths of the certificate that daemons of hosts show, and of its key."""
+        if self.params["certificate"]:
+            return self.params["certificate"], self.params["key"]
+        return self.in_folder("host.pem"), self.in_folder("host.key")
+
+    def context(self, certificate="", key=""):
+        """Return how to connect: with a certificate, or without one and trusting anybody, as
+        somebody who cannot read the authority. OSError: a file cannot be read.
         """
-        folder = self.params["folder"]
         if not certificate:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             return context
-        context = ssl.create_default_context(cafile=os.path.join(folder, "ca.pem"))
-        paths = [os.path.join(folder, certificate + end) for end in (".pem", ".key")]
-        context.load_cert_chain(*paths)
+        context = ssl.create_default_context(cafile=self.in_folder("ca.pem"))
+        context.load_cert_chain(certificate, key)
         return context
 
-    def get(self, address, port, path, certificate="client", sent=None):
-        """Return the text of an answer, after sending JSON if there is some.
+    def as_client(self):
+        return self.context(self.in_folder("client.pem"), self.in_folder("client.key"))
+
+    def get(self, address, port, path, context=None, sent=None):
+        """Return the text of an answer, after sending JSON if there is some. Without C(context) as
+        a client.
 
         OSError or http.client.HTTPException: there is none.
         """
         connection = http.client.HTTPSConnection(
-            address, port, timeout=self.params["timeout"], context=self.context(certificate)
+            address, port, timeout=self.params["timeout"], context=context or self.as_client()
         )
         try:
             if sent is None:
@@ -237,7 +269,7 @@ class Proof:
                 kind = {"Content-Type": "application/json"}
                 connection.request("POST", path, json.dumps(sent), kind)
             answer = connection.getresponse()
-            text = answer.read().decode("utf-8", "replace")
+            text = answer.read(MOST).decode("utf-8", "replace")
         finally:
             connection.close()
         if answer.status != 200:
@@ -248,12 +280,12 @@ class Proof:
         path = "/api/v1/query?" + urllib.parse.urlencode({"query": expression})
         return json.loads(self.get(LOOPBACK, PROMETHEUS, path))
 
-    def answers_without(self, address, port, certificate=""):
+    def answers_without(self, address, port, context):
         """Return whether a daemon gives an answer to somebody who has no certificate of a
         client.
         """
         try:
-            self.get(address, port, "/metrics", certificate)
+            self.get(address, port, "/metrics", context)
         except (OSError, http.client.HTTPException):
             return False
         return True
@@ -275,17 +307,19 @@ class Proof:
 
     def open_to_nobody(self):
         """Return what this process gets without a certificate, and the files that it can read."""
-        keys = [os.path.join(self.params["folder"], name) for name in ("client.key", "host.key")]
+        keys = [self.in_folder("client.key"), self.of_hosts()[1]]
         found = ["%s can be read" % path for path in (*keys, *VALUES) if os.access(path, os.R_OK)]
+        context = self.context()
         for name, address, port in self.doors():
-            if self.answers_without(address, port):
+            if self.answers_without(address, port, context):
                 found.append("%s answers on port %d without a certificate" % (name, port))
         return found
 
     def open_doors(self):
         found = as_nobody(self.open_to_nobody)
+        context = self.context(*self.of_hosts())
         for name, address, port in self.doors():
-            if self.answers_without(address, port, "host"):
+            if self.answers_without(address, port, context):
                 found.append("%s answers on port %d to the certificate of a host" % (name, port))
         for port in (PROMETHEUS, ALERTMANAGER, GOSSIP):
             if self.listens(self.params["address"], port):
@@ -391,6 +425,8 @@ def main():
             "has_scheduler": {"type": "bool", "default": False},
             "counts": {"type": "dict", "default": {}},
             "interval": {"type": "int", "default": 15},
+            "certificate": {"type": "path", "default": ""},
+            "key": {"type": "path", "default": "", "no_log": False},
             "positions": {"type": "dict", "default": {}},
             "timeout": {"type": "int", "default": 5},
         },
@@ -405,9 +441,10 @@ def main():
         found["error"] = "%s: %s" % (type(error).__name__, error)
     try:
         found["open"] = proof.open_doors()
+        found["open_error"] = ""
     except (OSError, ValueError) as error:
         found["open"] = []
-        found["error"] = found["error"] or "%s: %s" % (type(error).__name__, error)
+        found["open_error"] = "%s: %s" % (type(error).__name__, error)
     module.exit_json(changed=False, **found)
 
 

@@ -369,7 +369,8 @@ def signed_flavours(found: dict[str, Any]) -> list[str]:
     flavours = [
         re.sub(r"^virtual\b", "generic", flavour) for flavour in kernel_flavours(found["packages"])
     ]
-    return list(dict.fromkeys(flavours or [found["running_kernel"], found["next_kernel"]]))
+    kernels = [found["running_kernel"], found["next_kernel"]]
+    return list(dict.fromkeys(flavours or filter(None, kernels)))
 
 
 def nvlink_5_board(facts: dict[str, Any], gpus: Iterable[dict[str, Any]]) -> bool:

@@ -576,8 +576,9 @@ _ALIKE = {
 }
 
 
-def _traits(host: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
-    """Return what RDMA adapters and their active ports are like: by part and trait.
+def _traits(host: dict[str, Any]) -> dict[tuple[str, ...], set[Any]]:
+    """Return what RDMA adapters and their active ports are like: by part and trait, and by what
+    hosts that are compared have in common.
 
     Firmware is that of the board, the others of the place.
     """
@@ -601,24 +602,31 @@ def _traits(host: dict[str, Any]) -> dict[tuple[str, str], set[Any]]:
     return found
 
 
-def _host_traits(read: Mapping[str, Any]) -> dict[tuple[str, str], set[Any]]:
-    """Return what GPUs beside the adapters, and the drivers of the adapters are like."""
-    found: dict[tuple[str, str], set[Any]] = {}
-    for bus_id, node in (read.get("gpudirect") or {}).get("gpu_numa_nodes", {}).items():
-        found[(bus_id, "NUMA node of the GPU")] = {node}
-    if read.get("devices") and read.get("ofed") is not None:
+def _host_traits(read: Mapping[str, Any]) -> dict[tuple[str, ...], set[Any]]:
+    """Return what GPUs beside the adapters, and the drivers of the adapters are like.
+
+    GPUs are compared between hosts that have them at the same addresses. Only NVIDIA's adapters
+    have drivers of its releases.
+    """
+    found: dict[tuple[str, ...], set[Any]] = {}
+    nodes = (read.get("gpudirect") or {}).get("gpu_numa_nodes", {})
+    layout = " ".join(sorted(nodes))
+    for bus_id, node in nodes.items():
+        found[(bus_id, "NUMA node of the GPU", layout)] = {node}
+    drivers = [str(device.get("driver")) for device in read.get("devices") or []]
+    if read.get("ofed") is not None and any(name.startswith("mlx") for name in drivers):
         found[("adapters", "release of the driver")] = {read["ofed"] or "that of the kernel"}
     return found
 
 
 def _port_traits(
     name: str, port: dict[str, Any], rails: Mapping[str, str]
-) -> dict[tuple[str, str], set[Any]]:
+) -> dict[tuple[str, ...], set[Any]]:
     """Return what an active port is like, by its name and trait.
 
     C(rails) has the fabric network of interfaces.
     """
-    found: dict[tuple[str, str], set[Any]] = {}
+    found: dict[tuple[str, ...], set[Any]] = {}
     if port.get("link_layer"):
         found[(name, "link layer")] = {port["link_layer"]}
     gids = port.get("gids") or []
@@ -656,7 +664,7 @@ def _alike_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> 
             if key in its:
                 names.setdefault(frozenset(its[key]), []).append(name)
         usual, like = _usual(names)
-        part, trait = key
+        part, trait = key[:2]
         for values, others in names.items():
             for name in others if values != usual else []:
                 found[name].append(
@@ -679,6 +687,7 @@ def _values(values: Collection[object]) -> str:
 
 #: At this governor a CPU keeps its lowest clock, unless its driver chooses the clock itself.
 _SLOWEST = "powersave"
+_FASTEST = "performance"
 _GOVERNOR = (
     "write performance to the files /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor. "
     "That holds until the next boot: have a unit or a profile of tuned "
@@ -687,22 +696,22 @@ _GOVERNOR = (
 
 
 def _governor_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) -> Judged:
-    """Return the hosts whose CPUs are kept slow, or whose governors differ from most hosts.
+    """Return the hosts whose CPUs are kept slow, and if governors differ, those without the one of
+    full speed.
 
     Other governors raise the clock under load. Virtual machines and earlier facts have none.
     """
     known = {host["name"]: host["facts"].get("governors") or {} for host in hosts}
-    names: dict[frozenset[Any], list[str]] = {}
-    for name, its in known.items():
-        if its and _SLOWEST not in its:
-            names.setdefault(frozenset(its), []).append(name)
-    usual, like = _usual(names) if names else (frozenset(["performance"]), [])
+    # Which driver chooses the clock itself does not matter between hosts.
+    plain = {name: {each.partition(" of ")[0] for each in its} for name, its in known.items()}
+    fast = [name for name, its in plain.items() if its == {_FASTEST}]
+    alike = {frozenset(its) for name, its in plain.items() if its and _SLOWEST not in known[name]}
+    peers = ", as on %s" % _some(fast) if fast else ""
     found: dict[str, list[Problem | None]] = {}
     for name, its in known.items():
-        if its and frozenset(its) != usual:
-            peers = ", as on %s" % _some(like) if like else ""
+        if its and name not in fast and (_SLOWEST in its or len(alike) > 1):
             each = ["%s of %d CPUs" % (governor, its[governor]) for governor in sorted(its)]
-            expected = "governor %s%s" % (_values(usual), peers)
+            expected = "governor %s%s" % (_FASTEST, peers)
             found[name] = [_problem(expected, "governor " + ", ".join(each), _GOVERNOR, True)]
     return found
 

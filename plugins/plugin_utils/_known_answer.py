@@ -8,6 +8,7 @@ brought along, if nothing can have changed since.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action.normal import ActionModule as AnyModule
@@ -16,10 +17,16 @@ from ansible.plugins.action.normal import ActionModule as AnyModule
 class KnownAnswer(AnyModule):  # type: ignore[misc]  # Ansible has no types.
     """Returns option C(known). If that is empty, it runs the module as Ansible runs any other."""
 
+    #: What the module returns. A host chooses its answer, and Ansible obeys some keys of a result,
+    #: such as C(add_host) and C(ansible_facts). It removes them from the result of a module, and
+    #: not from what is nested in one.
+    returned: frozenset[str] = frozenset()
+
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result of the task. C(sent) is false if no module was sent to the host."""
-        known: dict[str, Any] = self._task.args.pop("known", None) or {}
-        if known:
-            return {**known, "changed": False, "sent": False}
+        known: Any = self._task.args.pop("known", None)
+        if known and isinstance(known, Mapping):
+            answer = {name: known[name] for name in sorted(self.returned & known.keys())}
+            return {**answer, "changed": False, "sent": False}
         found: dict[str, Any] = super().run(tmp, task_vars)
         return found

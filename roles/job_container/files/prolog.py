@@ -30,7 +30,7 @@ LOGIN = "/run/user"
 #: What slurmd drains the node with after a failed prolog.
 SLURM_REASON = "Prolog error"
 #: For the person whose srun or salloc waits.
-NOTIFY_SECONDS = 5
+NOTIFY_SECONDS = 2
 #: Which job has each GPU, by device number. Role monitoring_host makes the folder.
 GPUS = RUNTIME + "/gpus"
 

@@ -276,7 +276,7 @@ def check_node(request: dict) -> None:
         raise RequestError("the request has no host")
     if request.get("do") not in ("drain", "resume"):
         raise RequestError("the request is neither drain nor resume")
-    if request["do"] == "resume" and reason == "":
+    if request["do"] == "resume" and not reason:
         return
     if not isinstance(reason, str) or not reason.strip() or len(reason) > 200:
         raise RequestError("the host needs a reason of 1 to 200 characters; all people see it")

@@ -20,6 +20,7 @@ import re
 import select
 import subprocess
 import sys
+import time
 
 CONFIG = os.environ.get("TRAINYARD_MAIL_CONFIG") or "/etc/trainyard/mail.json"
 #: Tried in this order if the site names none.
@@ -194,13 +195,21 @@ def explained(subject: str, environment: dict[str, str], settings: dict) -> str:
 
 
 def given_text() -> str:
-    """Return the text on standard input, empty if there is none."""
+    """Return the text on standard input without characters that cannot be printed, empty if there
+    is none.
+    """
     if sys.stdin is None:
         return ""
-    ready, _writable, _failed = select.select([sys.stdin], [], [], GIVEN_SECONDS)
-    if not ready:
-        return ""
-    return sys.stdin.buffer.read(MOST_GIVEN).decode("utf-8", "replace")
+    found, deadline = b"", time.monotonic() + GIVEN_SECONDS
+    while len(found) < MOST_GIVEN:
+        left = max(0.0, deadline - time.monotonic())
+        ready, _writable, _failed = select.select([sys.stdin], [], [], left)
+        part = os.read(sys.stdin.fileno(), MOST_GIVEN - len(found)) if ready else b""
+        if not part:
+            break
+        found += part
+    lines = found.decode("utf-8", "replace").splitlines()
+    return "".join([one_line(line, MOST_GIVEN) + "\n" for line in lines])
 
 
 def read_settings() -> dict:

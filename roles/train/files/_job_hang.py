@@ -301,9 +301,9 @@ def main_process(group: list) -> dict:
     return (python or own or ordered)[0]
 
 
-def _entering(process: dict, proc: str) -> list:
-    """Return the words before a command that is to run in the user namespace of a process, none if
-    it is that of the caller.
+def _entering(process: dict, proc: str, *namespaces: str) -> list:
+    """Return the words before a command that is to run in the user namespace of a process and in
+    these others, none if its user namespace is that of the caller.
 
     The files of a rootless container can be opened from there only, also by their person.
     """
@@ -311,7 +311,8 @@ def _entering(process: dict, proc: str) -> list:
     program = shutil.which("nsenter")
     if program is None or not other or own == other:
         return []
-    return [program, "--user", "--preserve-credentials", "--target", str(process["pid"])]
+    words = [program, "--user", *namespaces, "--preserve-credentials"]
+    return [*words, "--target", str(process["pid"])]
 
 
 def _link(path: str) -> str:
@@ -321,14 +322,17 @@ def _link(path: str) -> str:
         return ""
 
 
-def _programs(paths: list, entering: list) -> list:
+def _programs(paths: list) -> list:
     """Return those of the paths that are programs. A link would lead to files of the host."""
-    if not entering:
-        return [path for path in paths if os.access(path, os.X_OK) and not os.path.islink(path)]
-    asked = 'for path; do test -x "$path" && ! test -L "$path" && echo "$path"; done'
+    return [path for path in paths if os.access(path, os.X_OK) and not os.path.islink(path)]
+
+
+def _programs_inside(paths: list, inside: list) -> list:
+    """Return those of the paths that are programs in a container."""
+    asked = 'for path; do test -x "$path" && echo "$path"; done'
     try:
         done = subprocess.run(
-            [*entering, "sh", "-c", asked, "sh", *paths],
+            [*inside, "sh", "-c", asked, "sh", *paths],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -341,15 +345,26 @@ def _programs(paths: list, entering: list) -> list:
 
 
 def _spies(process: dict, proc: str) -> list:
-    """Return the commands of py-spy to try: of this host, and of the image of a process."""
-    root = "%s/%d/root" % (proc, process["pid"])
+    """Return the commands of py-spy to try, without the number of the process: of this host, and of
+    the image. Each is a list of words, and the number by which the program knows the process.
+
+    A program of the image runs inside of the container, as the image has not been trusted with
+    more.
+    """
     folders = process["path"].split(":") + ["/usr/local/bin", "/usr/bin", "/opt/conda/bin"]
-    paths = [root + folder + "/py-spy" for folder in folders if folder.startswith("/")]
-    entering = _entering(process, proc)
-    own = shutil.which("py-spy")
-    found = [own] if own else []
-    found += _programs(paths, entering)[: 2 - len(found)]
-    return [[*entering, path] for path in found]
+    paths = []
+    for folder in folders:
+        if folder.startswith("/") and folder.isprintable():
+            paths.append(folder + "/py-spy")
+    own, entering = shutil.which("py-spy"), _entering(process, proc)
+    found = [([*entering, own], process["pid"])] if own else []
+    if entering:
+        inside = _entering(process, proc, "--mount", "--pid")
+        of_image = [([*inside, path], process["inner"]) for path in _programs_inside(paths, inside)]
+    else:
+        root = "%s/%d/root" % (proc, process["pid"])
+        of_image = [([path], process["pid"]) for path in _programs([root + p for p in paths])]
+    return found + of_image[:1]
 
 
 def _dump(process: dict, proc: str, deadline: float) -> tuple:
@@ -358,13 +373,13 @@ def _dump(process: dict, proc: str, deadline: float) -> tuple:
     The process is not stopped: a dump of one that waits for a disk would not end.
     """
     said = "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
-    for command in _spies(process, proc):
+    for words, number in _spies(process, proc):
         seconds = min(DUMP_SECONDS, deadline - time.time())
         if seconds <= 0:
             return "", "there was no time left for py-spy"
         try:
             done = subprocess.run(
-                [*command, "dump", "--nonblocking", "--pid", str(process["pid"])],
+                [*words, "dump", "--nonblocking", "--pid", str(number)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

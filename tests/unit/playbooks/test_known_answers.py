@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from types import SimpleNamespace
+
 import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
 from role_variables import role_variable
 
 ENGINE = {
@@ -47,11 +52,13 @@ def test_what_is_asked_about_the_engine(variables, asks):
         # The module failed, or the role of the former module run was left out.
         ({"preflight_answers": {"engine": {}}}, {}),
         ({"preflight_answers": {"skipped": True}}, {}),
+        # It was not asked, and answers all the same.
+        ({"docker_engine_https_proxy": "http://ops:secret@proxy:3128"}, {}),
     ],
 )
 def test_what_is_known_about_the_engine(variables, known):
     given = {"preflight_engine": "a", "preflight_answers": {"engine": {"available": True}}}
-    given.update(variables)
+    given.update(ENGINE, **variables)
     assert role_variable("docker_engine", "__docker_engine_known", **given) == known
 
 
@@ -59,6 +66,7 @@ STATE = {"available": True, "image": {"exists": False, "id": ""}}
 CONTAINER = {
     "shared_storage_reads": {"container": "a", "sshd": "b"},
     "training_container_image": "",
+    "training_container_mounts": [],
     "training_image_id": "sha256:1",
     "shared_storage_answers": {"seen": [], "container": STATE},
 }
@@ -74,6 +82,8 @@ OF_IMAGE = {"available": True, "image": {"exists": True, "id": "sha256:1"}}
         ({"cluster_answers_are_old": True}, {}),
         ({"shared_storage_reads": {}}, {}),
         ({"shared_storage_answers": {"seen": [], "container": {}}}, {}),
+        # It was not asked, and answers all the same.
+        ({"training_container_mounts": [{"source": "/srv", "target": "/srv"}]}, {}),
     ],
 )
 def test_what_is_known_about_the_container(variables, known):
@@ -117,3 +127,28 @@ def test_what_is_known_about_the_keys(keys, old, known):
         )
         == known
     )
+
+
+@pytest.mark.parametrize("name", ["docker_engine_info", "training_container_info", "ssh_mesh_keys"])
+def test_a_known_answer_has_what_the_module_returns_and_no_more(name):
+    """Ansible obeys some keys of a result. A host that has chosen them would add hosts and facts."""
+    module = importlib.import_module("ansible_collections.trainyard.gpu.plugins.modules." + name)
+    action = importlib.import_module("ansible_collections.trainyard.gpu.plugins.action." + name)
+    documented = set(yaml.safe_load(module.RETURN))
+    assert action.ActionModule.returned == documented - {"sent"}
+    known = dict.fromkeys(documented, "its own")
+    hostile = {
+        "add_host": {"host_name": "login1", "host_vars": {"ansible_connection": "local"}},
+        "add_group": "login",
+        "ansible_facts": {"ansible_become_exe": "/tmp/x"},
+        "ansible_stats": {"data": {}},
+        "_ansible_no_log": True,
+        "changed": True,
+        "failed": True,
+        "skipped": True,
+    }
+    task = SimpleNamespace(
+        args={"known": {**known, **hostile}}, async_val=False, action=name, diff=False
+    )
+    plugin = action.ActionModule(task, None, None, DataLoader(), None, None)
+    assert plugin.run(None, {}) == {**known, "changed": False, "sent": False}

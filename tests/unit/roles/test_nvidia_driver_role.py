@@ -176,12 +176,24 @@ def test_no_program_of_ours_reads_the_gpus_while_the_driver_changes():
     """Also if the installation fails. Playbook upgrade, which has stopped the reader itself, starts it later."""
     tasks = yaml.safe_load((ROLE / "tasks/install.yml").read_text(encoding="utf-8"))
     [change] = [task for task in tasks if "always" in task]
-    stop, install = change["block"]
+    stop, install, forget = change["block"]
+    assert forget["ansible.builtin.include_role"]["tasks_from"] == "forget_answers"
     assert stop["ansible.builtin.systemd_service"] == {
         "name": "trainyard-metrics-gpu.service",
         "state": "stopped",
     }
     assert "runfile" in install["ansible.builtin.include_tasks"]
+    # A host that has got its GPUs after its metrics.
+    missing = "Could not find the requested service trainyard-metrics-gpu.service: host"
+    templar = Templar(loader=DataLoader())
+    for answer, stops in (
+        ({"failed": True, "msg": missing}, False),
+        ({"failed": True, "msg": "Unable to stop service"}, True),
+        ({"changed": True}, False),
+    ):
+        templar.available_variables = {stop["register"]: answer}
+        failed = templar.template(trust_as_template("{{ %s }}" % stop["failed_when"]))
+        assert failed is stops
     [start] = change["always"]
     assert start["ansible.builtin.systemd_service"]["state"] == "started"
     templar = Templar(loader=DataLoader())
@@ -193,6 +205,7 @@ def test_no_program_of_ours_reads_the_gpus_while_the_driver_changes():
     # What systemd said before the task, if it was not skipped.
     for answer, had_run in (
         ({"changed": True, "status": {"ActiveState": "active"}}, True),
+        ({"changed": True, "status": {"ActiveState": "activating"}}, True),
         ({"changed": False, "status": {"ActiveState": "inactive"}}, False),
         ({"changed": False, "skipped": True}, False),
     ):

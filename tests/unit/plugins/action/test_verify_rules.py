@@ -1095,7 +1095,7 @@ def test_each_defect_fails_exactly_its_check(check_id, kind, changes, found, onl
 
 def test_a_node_of_slurm_is_rebooted_by_slurm():
     """It waits for the jobs. Without a scheduler, and where no reboot helps, there is nothing to add."""
-    added = ". To reboot: scontrol reboot ASAP nextstate=RESUME b"
+    added = ". To reboot: scontrol reboot ASAP b"
 
     def fix(answer, **changes):
         node = gpu_host("b", "10.0.0.12", answer=answer, **changes)

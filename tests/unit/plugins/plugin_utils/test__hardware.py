@@ -734,6 +734,13 @@ def test_releases_of_drivers_and_places_of_gpus():
     }
     # A host that does not say, and one without such a GPU.
     assert told("fabric-alike", a=host(), b=host(), c=host(nodes=())) == {}
+    # Another model of server has GPUs at other addresses, and one of them at the same.
+    assert told("fabric-alike", a=host(), b=host(), c=host(nodes=(1,))) == {}
+    # An adapter of another vendor has no such driver.
+    other = host(ofed="")
+    other["infiniband"]["devices"][0]["driver"] = "bnxt_re"
+    found = told("fabric-alike", a=host(), b=host(), c=other)
+    assert "release" not in str(found) and "driver bnxt_re" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -767,6 +774,13 @@ def test_releases_of_drivers_and_places_of_gpus():
             [{"performance": 64}, {"performance": 64}, {"schedutil": 64}],
             {"c": [("governor performance, as on a, b", "governor schedutil of 64 CPUs")]},
         ),
+        # The fast one of two is not told to become as the other.
+        (
+            [{"schedutil": 64}, {"performance": 64}],
+            {"a": [("governor performance, as on b", "governor schedutil of 64 CPUs")]},
+        ),
+        # Each driver chooses the clock.
+        ([{"powersave of intel_pstate": 64}] * 2 + [{"powersave of amd-pstate-epp": 8}], {}),
     ],
 )
 def test_governors(governors, found):

@@ -228,9 +228,11 @@ def test_a_counter_that_was_reset(host):
         {"boot": "boot-1"},
         {"boot": "boot-1", "ports": {"mlx5_0/1": {"flaps": ["x"], "bad": {}}}},
         {"boot": "boot-1", "ports": {"mlx5_0/1": 3}},
+        {"boot": "boot-1", "ports": {"mlx5_0/1": {"flaps": 7, "down": "x", "bad": 7}}},
     ],
 )
-def test_a_damaged_memory_is_begun_anew(host, kept):
+@pytest.mark.parametrize("state", ["4: ACTIVE", "1: DOWN"])
+def test_a_damaged_memory_is_begun_anew(host, kept, state):
     host.kept = kept
-    host.port()
+    host.port(state=state)
     assert host.look() == [] and host.look() == []

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -149,6 +150,8 @@ def proof_of(monitoring, hosts):
         "counts": {"front": 8},
         "interval": 60,
         "timeout": 5,
+        "certificate": "",
+        "key": "",
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitoring_proof, "PROMETHEUS", monitoring.ports[1])
@@ -193,8 +196,21 @@ def test_verify_tells_keys_that_everybody_can_read(monitoring, monkeypatch):
         for mode, expected in ((0o640, []), (0o644, ["%s can be read" % values])):
             values.chmod(mode)
             assert proof.open_doors() == expected
+        values.chmod(0o640)
+        # The key of a site's certificate.
+        for name in ("host.pem", "host.key"):
+            shutil.copy(monitoring.tls / name, folder)
+        key = Path(folder) / "host.key"
+        proof.params.update(certificate=folder + "/host.pem", key=str(key))
+        for mode, expected in ((0o600, []), (0o644, ["%s can be read" % key])):
+            key.chmod(mode)
+            assert proof.open_doors() == expected
         identity = monitoring_proof.as_nobody(lambda: [os.getuid(), os.getgid(), os.getgroups()])
         assert identity == [65534, 65534, []]
+        # Somebody who listens in the place of a daemon, and never ends his answer.
+        monkeypatch.setattr(monitoring_proof, "CHILD_SECONDS", 1)
+        with pytest.raises(ValueError, match="nobody did not end within 1 s"):
+            monitoring_proof.as_nobody(lambda: time.sleep(60))
 
 
 def test_a_new_certificate_needs_no_restart(monitoring):
@@ -280,6 +296,13 @@ def test_a_certificate_of_the_site(tmp_path):
                 urllib.request.urlopen(
                     "https://127.0.0.1:%d/metrics" % port, timeout=10, context=context
                 )
+        with proof_of(made, hosts=["front"]) as proof:
+            proof.params.update(certificate=certificate, key=key)
+            assert proof.open_doors() == []
+            # Without it nothing is tried, which proves nothing.
+            proof.params.update(certificate="", key="")
+            with pytest.raises(FileNotFoundError):
+                proof.open_doors()
         options = planned.read_options(dict(made.wanted, host="front"))
         told = {"packages": ["openssl"], "records": [], "units": {}, "folder": str(made.tls)}
         told.update(records=[str(tmp_path / "none")], **names)

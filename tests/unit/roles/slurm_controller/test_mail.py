@@ -87,7 +87,8 @@ def mails(tmp_path):
 def test_a_text_that_is_given_is_sent_as_it_is(mails):
     """The warning of a job whose GPUs are idle has a text of its own."""
     text = "none of the 2 GPUs of job 7 has been used for 1 minute\n"
-    done = mails.send("Job 7, train: idle GPUs", given=text)
+    done = mails.send("Job 7, train: idle GPUs", given=text.replace("none", "\x1bnone"))
+    text = "?" + text
     assert (done.returncode, done.stderr) == (0, "")
     message, arguments = mails.sent()
     assert (message["Subject"], arguments) == ("Job 7, train: idle GPUs", ["-oi", "anna"])

@@ -826,29 +826,36 @@ def test_py_spy_of_the_image_is_taken(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("has_own", [True, False])
 def test_py_spy_of_a_rootless_container(tmp_path, monkeypatch, has_own):
-    """Its files can be opened in its user namespace only, also by the person."""
+    """Files of the container can be opened in its user namespace only, also by the person. A
+    program of the image runs inside of the container, by its path and number there.
+    """
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
     for name, number in (("self", 1), ("77", 2)):
         (tmp_path / name / "ns").mkdir(parents=True)
         (tmp_path / name / "ns/user").symlink_to("user:[%d]" % number)
-    bin_ = tmp_path / "77/root/usr/bin"
-    bin_.mkdir(parents=True)
-    said = '#!/bin/sh\ntest "$ENTERED" || { echo Permission denied >&2; exit 1; }\necho "Thread 1 of %s"\n'
-    for name, path in (("host", tmp_path / "py-spy"), ("image", bin_ / "py-spy")):
+    image = tmp_path / "image"
+    image.mkdir()
+    said = '#!/bin/sh\ntest "$ENTERED" || { echo Permission denied >&2; exit 1; }\necho "Thread 1 of %s, $4"\n'
+    for name, path in (("host", tmp_path / "py-spy"), ("image", image / "py-spy")):
         path.write_text(said % name, encoding="utf-8")
         path.chmod(0o755 if has_own or name == "image" else 0o644)
     enters = tmp_path / "nsenter"
     enters.write_text(
-        '#!/bin/sh\necho "$@" >> "%s/words"\nshift 4\nENTERED=1 exec "$@"\n' % tmp_path,
+        '#!/bin/sh\necho "$@" >> "%s/words"\n'
+        'while test "$1" != --target; do shift; done; shift 2\nENTERED=1 exec "$@"\n' % tmp_path,
         encoding="utf-8",
     )
     enters.chmod(0o755)
     monkeypatch.delenv("ENTERED", raising=False)
-    alone = process(77, 1, "python3 t.py", {}, path="/usr/bin")
+    path = "/nowhere:%s\n/etc:%s" % (tmp_path, image)
+    alone = dict(process(77, 1, "python3 t.py", {}, path=path), inner=5)
     told = _job_hang._dump(alone, str(tmp_path), 1e12)
-    assert told == ("Thread 1 of %s\n" % ("host" if has_own else "image"), "")
-    for line in (tmp_path / "words").read_text(encoding="utf-8").splitlines():
-        assert line.startswith("--user --preserve-credentials --target 77 ")
+    assert told == ("Thread 1 of %s\n" % ("host, 77" if has_own else "image, 5"), "")
+    words = (tmp_path / "words").read_text(encoding="utf-8").splitlines()
+    inside = "--user --mount --pid --preserve-credentials --target 77 "
+    own = "--user --preserve-credentials --target 77 %s/py-spy dump " % tmp_path
+    assert words[0].startswith(inside + "sh -c ")
+    assert words[-1].startswith(own if has_own else "%s%s/py-spy dump " % (inside, image))
 
 
 def test_what_was_not_looked_at_is_not_claimed():
