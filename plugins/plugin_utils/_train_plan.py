@@ -227,7 +227,7 @@ def queue_command(
     # The runner itself ends a job at its time limit. Slurm's limit is for a runner that hangs, and
     # lets the queue plan.
     limit = ["--time=%d" % (-(-timeout // 60) + 5)] if timeout else []
-    # Without kill-command, a job that was cancelled would run on. It is INT, as the command
+    # Without kill-command, a job that was cancelled would run on. It is USR1, as the command
     # ignores TERM.
     own = [
         "--account=" + TRAIN_ACCOUNT,
@@ -235,6 +235,6 @@ def queue_command(
         "--nodes=%d" % len(names),
         "--nodelist=" + ",".join(names),
         "--exclusive",
-        "--kill-command=INT",
+        "--kill-command=USR1",
     ]
     return [*_AS_SLURM, "salloc", *own, *limit, *options, *_HOLD]

@@ -147,6 +147,7 @@ class StandInHost:
             "cpus": 64,
             "memory_mib": 524288,
             "hugepages": {"2M": 0},
+            "governors": {},
             "hostname": self.name,
             "default_interface": "eth0",
             "interfaces": [
@@ -587,6 +588,7 @@ class StandInHost:
             "session": SESSION if getattr(asked, "session", {}) else {},
             "horovod": self.horovod_build_info(asked) if getattr(asked, "horovod", {}) else {},
             "certificates": {},
+            "fabric_ports": {},
             "firewalls": {
                 unit: {"fault": "", "active": True, "enabled": True}
                 for unit in getattr(asked, "firewalls", [])

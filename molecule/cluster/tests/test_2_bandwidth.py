@@ -66,7 +66,7 @@ def fixture_four(cluster):
     )
     # The files that the role copies with the program.
     parts = re.findall(
-        r"__verify_collection ~ '/(\S+\.py)'",
+        r"__verify_collection\s+~\s+'/(\S+\.py)'",
         (cluster.root / "roles/verify/vars/main.yml").read_text(encoding="utf-8"),
     )
     files = {part.rpartition("/")[2]: (cluster.root / part).read_bytes() for part in parts}

@@ -182,7 +182,7 @@ def test_a_job_waits_in_the_queue_for_its_hosts(timeout, limit):
         "--nodes=2",
         "--nodelist=gpu-a,gpu-b",
         "--exclusive",
-        "--kill-command=INT",
+        "--kill-command=USR1",
         *limit,
         "--qos=high",
     ]
@@ -210,5 +210,5 @@ def test_the_hosts_of_a_killed_runner_are_kept_until_its_sigterm_has_come():
 
 
 def test_slurm_ends_what_keeps_the_hosts_at_once():
-    seconds, code = held([signal.SIGINT])
-    assert code == -signal.SIGINT and seconds < 2
+    seconds, code = held([signal.SIGUSR1])
+    assert code == -signal.SIGUSR1 and seconds < 2
