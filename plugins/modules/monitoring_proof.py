@@ -189,8 +189,10 @@ ALERTMANAGER = 9093
 GOSSIP = 9094
 LOOPBACK = "127.0.0.1"
 NOBODY = 65534
-#: Bytes of an answer that are read, and seconds for all tries without rights.
-MOST, CHILD_SECONDS = 64 << 20, 120
+#: Bytes of an answer that are read.
+MOST = 64 << 20
+#: Seconds for all tries without rights.
+CHILD_SECONDS = 120
 #: What people must not read, beside the keys of the folder.
 VALUES = ("/var/lib/prometheus/metrics2", "/var/lib/trainyard/metrics/host/host.prom")
 #: A query of GPUs that are known and have no metrics.

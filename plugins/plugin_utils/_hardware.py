@@ -701,19 +701,27 @@ def _governor_problems(hosts: list[dict[str, Any]], _models: Mapping[str, Any]) 
 
     Other governors raise the clock under load. Virtual machines and earlier facts have none.
     """
-    known = {host["name"]: host["facts"].get("governors") or {} for host in hosts}
-    # Which driver chooses the clock itself does not matter between hosts.
-    plain = {name: {each.partition(" of ")[0] for each in its} for name, its in known.items()}
+    known: dict[str, dict[str, int]] = {}
+    for host in hosts:
+        if host["facts"].get("governors"):
+            known[host["name"]] = host["facts"]["governors"]
+    plain = {name: _plain(its) for name, its in known.items()}
     fast = [name for name, its in plain.items() if its == {_FASTEST}]
-    alike = {frozenset(its) for name, its in plain.items() if its and _SLOWEST not in known[name]}
-    peers = ", as on %s" % _some(fast) if fast else ""
+    differ = len({its for name, its in plain.items() if _SLOWEST not in known[name]}) > 1
+    expected = "governor " + _FASTEST + (", as on %s" % _some(fast) if fast else "")
     found: dict[str, list[Problem | None]] = {}
     for name, its in known.items():
-        if its and name not in fast and (_SLOWEST in its or len(alike) > 1):
+        if name not in fast and (_SLOWEST in its or differ):
             each = ["%s of %d CPUs" % (governor, its[governor]) for governor in sorted(its)]
-            expected = "governor %s%s" % (_FASTEST, peers)
             found[name] = [_problem(expected, "governor " + ", ".join(each), _GOVERNOR, True)]
     return found
+
+
+def _plain(governors: Iterable[str]) -> frozenset[str]:
+    """Return governors without the driver that chooses the clock itself: which one it is does not
+    matter between hosts.
+    """
+    return frozenset(each.partition(" of ")[0] for each in governors)
 
 
 _CHECKS: dict[str, Callable[[list[dict[str, Any]], Mapping[str, Any]], Judged]] = {
