@@ -281,7 +281,7 @@ def main():
             "authority": {"type": "str", "default": ""},
             "trusted": {"type": "str", "default": "ca.pem"},
             "certificate": {"type": "str", "default": ""},
-            "key": {"type": "str", "default": ""},
+            "key": {"type": "str", "default": "", "no_log": False},
             "names": {"type": "list", "elements": "str", "default": []},
             "addresses": {"type": "list", "elements": "str", "default": []},
             "renew_days": {"type": "int", "default": 60},
