@@ -113,28 +113,47 @@ def differing(fact: dict, packages: list[Package]) -> list[str]:
     """Return what differs between the facts about a package and its versions in the pockets of the
     archive. One that agrees is enough.
     """
-    found = []
     components = sorted({package.component for package in packages})
-    if fact.get("component") and fact["component"] not in components:
-        found.append(f"component '{components[0]}', expected '{fact['component']}'")
     maintainers = sorted({package.fields.get("Maintainer", "") for package in packages})
-    if fact.get("maintainer") and fact["maintainer"] not in maintainers:
-        found.append(f"maintainer '{maintainers[0]}', expected '{fact['maintainer']}'")
-    branch = str(fact.get("transitional_to", ""))
+    return [
+        *other_value("component", fact, components),
+        *other_value("maintainer", fact, maintainers),
+        *other_branch(str(fact.get("transitional_to", "")), packages),
+        *missing_relations("depends", fact, packages),
+        *missing_relations("provides", fact, packages),
+    ]
+
+
+def other_value(name: str, fact: dict, found: list[str]) -> list[str]:
+    """Return a difference if a fact is known, and no package has its value."""
+    if not fact.get(name) or fact[name] in found:
+        return []
+    return [f"{name} '{found[0]}', expected '{fact[name]}'"]
+
+
+def other_branch(branch: str, packages: list[Package]) -> list[str]:
+    """Return a difference if packages are transitional and should not be, or the other way round,
+    or if they lead to another branch than this one.
+    """
     empty = [package for package in packages if package.is_transitional]
     if branch and not empty:
-        found.append(f"has content, expected a transitional package that leads to {branch}")
-    elif branch and not any(leads_to(package, branch) for package in empty):
-        found.append(f"depends on '{empty[0].fields.get('Depends', '')}', expected branch {branch}")
-    elif empty and not branch:
-        found.append(f"transitional, depends on '{empty[-1].fields.get('Depends', '')}'")
-    for title in ("depends", "provides"):
-        for relation in fact.get(title, []):
-            names = {plain(each) for each in relation.split("|")}
-            told = {each for package in packages for each in getattr(package, title)}
-            # "libcuda-X.Y-1" stands for many names, and a driver's version is a part of some.
-            if not any(matching(each, told) for each in names):
-                found.append(f"{title} has no '{relation}'")
+        return [f"has content, expected a transitional package that leads to {branch}"]
+    if branch and not any(leads_to(package, branch) for package in empty):
+        return [f"depends on '{empty[0].fields.get('Depends', '')}', expected branch {branch}"]
+    if empty and not branch:
+        return [f"transitional, depends on '{empty[-1].fields.get('Depends', '')}'"]
+    return []
+
+
+def missing_relations(title: str, fact: dict, packages: list[Package]) -> list[str]:
+    """Return the relations of a fact, C(depends) or C(provides), that no package has."""
+    told = {each for package in packages for each in getattr(package, title)}
+    found = []
+    for relation in fact.get(title, []):
+        names = {plain(each) for each in relation.split("|")}
+        # "libcuda-X.Y-1" stands for many names, and a driver's version is a part of some.
+        if not any(matching(each, told) for each in names):
+            found.append(f"{title} has no '{relation}'")
     return found
 
 

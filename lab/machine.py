@@ -175,43 +175,54 @@ def apt_sources(
     texts: contents of files and whether they are deb822. origins: by URI, the Origin that apt has
     read there. An entry of an unknown origin is kept.
     """
-
-    def belongs(suite):
-        return suite == codename or suite.startswith((codename + "-", codename + "/"))
-
-    def is_foreign(uris):
-        found = {(origins or {}).get(uri.rstrip("/")) for uri in uris} - {None}
-        return found != set() and not found & DISTRIBUTIONS
-
     kept = []
     for text, is_deb822 in texts:
-        if is_deb822:
-            for stanza in re.split(r"\n\s*\n", text):
-                lines = [
-                    line
-                    for line in stanza.splitlines()
-                    if line.strip() and not line.startswith("#")
-                ]
-                fields = {
-                    key.lower(): value.split()
-                    for key, _, value in (
-                        line.partition(":") for line in lines if not line[0].isspace()
-                    )
-                }
-                if (
-                    fields.get("enabled") != ["no"]
-                    and "deb" in fields.get("types", [])
-                    and any(map(belongs, fields.get("suites", [])))
-                    and not is_foreign(fields.get("uris", []))
-                ):
-                    kept.append((True, "\n".join(lines)))
-        else:
-            for line in text.splitlines():
-                words = re.sub(r"\[.*?\]", "", line).split()
-                if len(words) > 2 and words[0] == "deb" and belongs(words[2]):
-                    if not is_foreign(words[1:2]):
-                        kept.append((False, line.strip()))
+        entries = stanzas(text) if is_deb822 else one_line_entries(text)
+        for entry, suites, uris in entries:
+            is_of_release = any(belongs(suite, codename) for suite in suites)
+            if is_of_release and not is_foreign(uris, origins or {}):
+                kept.append((is_deb822, entry))
     return kept
+
+
+#: The text of an entry of apt's sources, its suites, and its URIs.
+Entry = tuple[str, list[str], list[str]]
+
+
+def belongs(suite: str, codename: str) -> bool:
+    """Return whether a suite is one of a release."""
+    return suite == codename or suite.startswith((codename + "-", codename + "/"))
+
+
+def is_foreign(uris: list[str], origins: dict[str, str]) -> bool:
+    """Return whether all known origins of the URIs are third parties."""
+    found = {origins.get(uri.rstrip("/")) for uri in uris} - {None}
+    return found != set() and not found & DISTRIBUTIONS
+
+
+def stanzas(text: str) -> list[Entry]:
+    """Return the entries for packages of a deb822 file that are in use."""
+    found = []
+    for stanza in re.split(r"\n\s*\n", text):
+        lines = [line for line in stanza.splitlines() if line.strip() and not line.startswith("#")]
+        fields = {}
+        for line in lines:
+            if not line[0].isspace():
+                key, _colon, value = line.partition(":")
+                fields[key.lower()] = value.split()
+        if fields.get("enabled") != ["no"] and "deb" in fields.get("types", []):
+            found.append(("\n".join(lines), fields.get("suites", []), fields.get("uris", [])))
+    return found
+
+
+def one_line_entries(text: str) -> list[Entry]:
+    """Return the entries for packages of a file with one entry in each line."""
+    found = []
+    for line in text.splitlines():
+        words = re.sub(r"\[.*?\]", "", line).split()
+        if len(words) > 2 and words[0] == "deb":
+            found.append((line.strip(), [words[2]], [words[1]]))
+    return found
 
 
 def first_mirror(text: str) -> str:
