@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
                 _report_files.replace(
                     page,
                     _report_page.render_comparison(
-                        before, after, _report_files.published(self._loader), changes
+                        before, after, _report_files.published(), changes
                     ),
                 )
             except OSError as error:

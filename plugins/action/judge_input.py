@@ -47,6 +47,7 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import (
     load_data,
     load_roles,
     show_failure,
+    verify_rules,
 )
 
 # When this plugin is imported: of a task, ansible-core loads the class of its action plugin in its
@@ -385,7 +386,7 @@ class ActionModule(ActionBase):
         """
         meta = os.path.join(paths[role], "meta")
         if role == "verify":
-            checks = published_checks(load_data(self._loader, os.path.join(meta, "rules.yml")))
+            checks = published_checks(verify_rules())
             # Those that apply to trouble report a host that does not answer: they are neither
             # required nor overruled.
             return frozenset(

@@ -115,7 +115,7 @@ class ActionModule(ActionBase):
         )
         # Templates return Ansible's own types of text and list.
         args = json.loads(json.dumps(args, default=str))
-        checks = _report_files.published(self._loader)
+        checks = _report_files.published()
         try:
             report, earlier = self._report(args, checks)
         except _report.ReportError as error:

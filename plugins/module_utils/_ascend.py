@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a host with Ascend NPUs has: device nodes, versions, CANN and its folders, the log of the
-installers, rank tables. Text and files in, data out.
+"""What a host with Ascend NPUs has: versions, CANN and its folders, the log of the installers, rank
+tables. Text and files in, data out.
 """
 
 from __future__ import annotations
@@ -22,36 +22,20 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._parse_error import 
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Module, run_tool
 
 __all__ = [
-    "CONTROL_NODES",
-    "DRIVER_PATHS",
     "cann_home",
     "cann_version",
     "chip_names",
-    "control_nodes",
     "driver_folder",
-    "driver_paths",
     "environment",
     "install_order",
     "install_steps",
     "mindspore_version",
-    "npu_nodes",
     "parse_settings",
     "split_groups",
     "table_facts",
     "version_in",
 ]
 
-#: Every program that uses an NPU opens these, besides its own /dev/davinciN.
-CONTROL_NODES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-#: What a container needs of the host's driver, to read. npu-smi is in one of two folders.
-DRIVER_PATHS = (
-    "/usr/local/Ascend/driver",
-    "/usr/local/dcmi",
-    "/usr/local/bin/npu-smi",
-    "/usr/local/sbin/npu-smi",
-    "/etc/ascend_install.info",
-    "/etc/hccn.conf",
-)
 BASE = "/usr/local/Ascend"
 #: Where CANN is, the newest layout first. Before CANN 5 it had no folder of its own.
 HOMES = ("cann", "ascend-toolkit/latest", "nnae/latest", "latest", "")
@@ -132,26 +116,6 @@ class Order(TypedDict):
 
     judged: bool
     problems: list[str]
-
-
-def npu_nodes(folder: str = "/dev") -> list[int]:
-    """Numbers of the device nodes /dev/davinciN."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    matches = (re.fullmatch("davinci([0-9]{1,4})", name) for name in names)
-    return sorted(int(match.group(1)) for match in matches if match)
-
-
-def control_nodes() -> list[str]:
-    """The existing device nodes of CONTROL_NODES."""
-    return [path for path in CONTROL_NODES if os.path.exists(path)]
-
-
-def driver_paths() -> list[str]:
-    """The existing paths of DRIVER_PATHS."""
-    return [path for path in DRIVER_PATHS if os.path.exists(path)]
 
 
 def chip_names(module: Module, numbers: list[int], timeout: int = 30) -> dict[int, str]:

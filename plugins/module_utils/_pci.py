@@ -2,7 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""NVIDIA devices, Ascend NPUs and fabric adapters on the PCI bus, with or without a driver."""
+"""NVIDIA devices, Ascend NPUs and fabric adapters on the PCI bus, with or without a driver, and what
+the driver of an NPU has on the host.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,17 @@ MELLANOX = "0x15b3"
 HUAWEI = "0x19e5"
 # Classes of the PCI specification.
 NETWORK, INFINIBAND, ACCELERATOR = "0x02", "0x0207", "0x12"
+#: Every program that uses an NPU opens these, besides its own /dev/davinciN.
+CONTROL_NODES = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+#: What a container needs of the host's driver, to read. npu-smi is in one of two folders.
+DRIVER_PATHS = (
+    "/usr/local/Ascend/driver",
+    "/usr/local/dcmi",
+    "/usr/local/bin/npu-smi",
+    "/usr/local/sbin/npu-smi",
+    "/etc/ascend_install.info",
+    "/etc/hccn.conf",
+)
 
 
 class Gpu(TypedDict):
@@ -86,6 +99,26 @@ def gpus_beside(folder: str, gpus: list[Gpu]) -> list[str]:
         for gpu in gpus
         if port and root_port(os.path.join(DEVICES, gpu["bus_id"])) == port
     ]
+
+
+def npu_nodes(folder: str = "/dev") -> list[int]:
+    """Numbers of the device nodes /dev/davinciN."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    matches = (re.fullmatch("davinci([0-9]{1,4})", name) for name in names)
+    return sorted(int(match.group(1)) for match in matches if match)
+
+
+def control_nodes() -> list[str]:
+    """The existing device nodes of CONTROL_NODES."""
+    return [path for path in CONTROL_NODES if os.path.exists(path)]
+
+
+def driver_paths() -> list[str]:
+    """The existing paths of DRIVER_PATHS."""
+    return [path for path in DRIVER_PATHS if os.path.exists(path)]
 
 
 def npu_devices() -> int:

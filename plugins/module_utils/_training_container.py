@@ -17,11 +17,6 @@ import time
 
 from typing import Any, Dict
 
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
-    control_nodes,
-    driver_paths,
-    npu_nodes,
-)
 from ansible_collections.trainyard.gpu.plugins.module_utils._container_files import (
     changed_in_layers,
     parse_diff,
@@ -41,6 +36,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._name_servers import
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
     ParseError,
     not_after,
+)
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
+    control_nodes,
+    driver_paths,
+    npu_nodes,
 )
 
 __all__ = ["CONTAINER_OPTIONS", "container_state"]

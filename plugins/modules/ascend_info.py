@@ -173,7 +173,6 @@ import stat
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
     BASE,
-    CONTROL_NODES,
     cann_home,
     cann_version,
     driver_folder,
@@ -181,12 +180,12 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
     install_order,
     install_steps,
     mindspore_version,
-    npu_nodes,
     parse_settings,
     table_facts,
     version_in,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import CONTROL_NODES, npu_nodes
 
 INSTALL_INFO = "/etc/ascend_install.info"
 LOGS = "/var/log/ascend_seclog/"

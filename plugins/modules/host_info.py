@@ -588,7 +588,6 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import (
     number_of,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._answers import answer_of
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._daemon_check import daemon_config_state
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine_state import (
@@ -617,6 +616,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
     gpus_beside,
     network_cards,
     npu_devices,
+    npu_nodes,
     nvidia_devices,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import cgroups

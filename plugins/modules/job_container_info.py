@@ -227,13 +227,7 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import (
-    chip_names,
-    control_nodes,
-    driver_paths,
-    npu_nodes,
-    split_groups,
-)
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, split_groups
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import (
     checksums,
@@ -259,6 +253,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._job_container impor
 from ansible_collections.trainyard.gpu.plugins.module_utils._nfs import unit_name
 from ansible_collections.trainyard.gpu.plugins.module_utils._nft_table import JOBS, read_firewall
 from ansible_collections.trainyard.gpu.plugins.module_utils._packages import parse_installed
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import (
+    control_nodes,
+    driver_paths,
+    npu_nodes,
+)
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 
 CONTROL_NODES = (

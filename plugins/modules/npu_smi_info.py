@@ -272,7 +272,6 @@ remarks:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     ParseError,
     Table,
@@ -284,6 +283,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._npu_smi import (
     unhealthy,
     why_no_answer,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import (
     Run,
     check_names,

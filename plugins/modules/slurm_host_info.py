@@ -298,7 +298,7 @@ import re
 import socket
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names, npu_nodes
+from ansible_collections.trainyard.gpu.plugins.module_utils._ascend import chip_names
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import checksums, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_numbers import parse_information
@@ -307,6 +307,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._packages import (
     parse_installed,
     parse_provided,
 )
+from ansible_collections.trainyard.gpu.plugins.module_utils._pci import npu_nodes
 from ansible_collections.trainyard.gpu.plugins.module_utils._record import Record
 from ansible_collections.trainyard.gpu.plugins.module_utils._slurm_host import (
     cgroups,

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import published_checks
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._report import Report, ReportError
-from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES, load_data
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import verify_rules
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "report.schema.json")
 REPORT = "report.json"
@@ -38,9 +38,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def published(loader: Any) -> list[dict[str, Any]]:
-    """The published list of checks, with a DataLoader of Ansible."""
-    return published_checks(load_data(loader, os.path.join(ROLES, "verify", "meta", "rules.yml")))
+def published() -> list[dict[str, Any]]:
+    """The published list of checks."""
+    return published_checks(verify_rules())
 
 
 # --- shape --------------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.trainyard.gpu.plugins.module_utils import _ascend as ascend
+from ansible_collections.trainyard.gpu.plugins.module_utils import _pci as pci
 from ansible_collections.trainyard.gpu.plugins.module_utils._tool import Run
 
 # Lines that the installers print and log, as published.
@@ -379,7 +380,4 @@ def test_rank_tables_that_exist(table, found):
 def test_device_files(tmp_path):
     for name in ("davinci10", "davinci2", "davinci_manager", "davinci", "vdavinci1"):
         (tmp_path / name).touch()
-    assert (
-        ascend.npu_nodes(str(tmp_path)) == [2, 10]
-        and ascend.npu_nodes(str(tmp_path / "none")) == []
-    )
+    assert pci.npu_nodes(str(tmp_path)) == [2, 10] and pci.npu_nodes(str(tmp_path / "none")) == []
