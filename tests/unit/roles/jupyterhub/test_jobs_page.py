@@ -585,6 +585,12 @@ def test_the_queries_of_curves():
     short = dict(job, ended=None)
     now = charts.seconds_of(job["started"]) + 60
     assert "step=15" in charts.curve_queries(short, now, "anna")[0]
+    for span, (seconds, _words) in charts.SPANS.items():
+        asked = asked_of(charts.curve_queries(job, 0.0, "anna", span)[0])
+        assert int(asked["end"]) - int(asked["start"]) == seconds
+        asked = asked_of(charts.worker_queries(job, 0.0, "anna", span)[0])
+        assert int(asked["end"]) - int(asked["start"]) == seconds
+    assert charts.curve_queries(job, 0.0, "anna", "1h[x]") == queries
     assert charts.curve_queries(dict(job, started=None), now, "anna") == []
     assert charts.curve_queries(job, now, 'a"} or x{y="') == []
     with pytest.raises(ValueError):
@@ -966,5 +972,5 @@ def test_the_form_of_a_job_that_there_was():
 def test_a_job_cannot_ask_for_a_longer_time_than_is_kept():
     """Its times come from a program that runs as the person."""
     job = {"started": "0001-01-01T00:00:00Z", "ended": "2026-11-30T00:00:00Z"}
-    start, end, step = charts._span(job, 0, 1)
+    start, end, step = charts._span(job, 0, 1, charts.MOST_SECONDS)
     assert (end - start, step) == (400 * 86400, 144603)
