@@ -7,7 +7,11 @@ and 10,000 jobs.
 
 from __future__ import annotations
 
+import re
+import zipfile
+
 import axe
+import jinja2
 import portal
 import pytest
 from portal import FILES, PREFIX
@@ -297,6 +301,45 @@ def test_no_page_is_wider_than_a_phone(browser, site):
             assert wide <= 390, (path, wide)
             assert browser.run(WIDE) == [], path
             assert browser.run(TORN) == [], path
+
+
+def hub_page(name, **values):
+    """Draw a page of JupyterHub with our templates before its own, as the hub does."""
+    ours = jinja2.FileSystemLoader(FILES / "templates")
+    (wheel,) = portal.PACKAGES.glob("jupyterhub-[0-9]*.whl")
+    theirs = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for path in archive.namelist():
+            if "/share/jupyterhub/templates/" in path:
+                theirs[path.rpartition("/")[2]] = archive.read(path).decode()
+    theirs = jinja2.DictLoader(theirs)
+    found = jinja2.Environment(
+        autoescape=True,
+        loader=jinja2.ChoiceLoader([jinja2.PrefixLoader({"templates": theirs}), ours, theirs]),
+    )
+    person = {"name": "anna", "json_escaped_name": "anna", "spawner": {}}
+    known = {"base_url": "/hub/", "jobs_page": PREFIX, "user": person, "status_code": 403}
+    known.update(static_url=lambda path, **_more: "/hub/static/" + path, status_message="Forbidden")
+    return found.get_template(name + ".html").render(**dict(known, **values))
+
+
+@pytest.mark.parametrize(
+    "name", ["404", "error", "not_running", "spawn", "spawn_pending", "stop_pending"]
+)
+def test_pages_of_jupyterhub_have_our_words(name):
+    """One main part and one heading, the way on, and an instance is no server.
+
+    Scripts are not looked at here, the scenario workbench has them.
+    """
+    text = hub_page(name, message=portal.HOSTILE)
+    assert text.count("<main") == text.count("<h1") == 1
+    main = text[text.index("<main") : text.index("</main>")]
+    words = re.sub(r"<[^>]*>", " ", main.replace(">Stop Server<", ">Stop the instance<"))
+    assert not re.search("server|spawn|launch", words, re.IGNORECASE), words
+    assert 'href="%s"' % PREFIX in text and portal.HOSTILE not in text
+    # Without scripts the page of a start is loaded again, and no page asks for JavaScript.
+    assert ('<noscript><meta http-equiv="refresh"' in text) == (name == "spawn_pending")
+    assert "#noscript { display: none; }" in text
 
 
 def test_the_policy_keeps_scripts_of_texts_from_running(browser, site):
