@@ -427,7 +427,8 @@ def of_all() -> dict:
         row.update(gpu_hours_idle=round(hours * 0.4 / (number + 1), 1))
         row.update(wait_median_minutes=9 + 7 * number, wait_90_minutes=95 + 31 * number)
         used.append(dict(row, mean_use=0.55 + 0.08 * number))
-    return {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
+    found = {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
+    return dict(found, months=["2026-%02d" % month for month in range(10, 0, -1)])
 
 
 def shown_job(**changes: object) -> dict:
@@ -677,6 +678,7 @@ def operator_values(answer: dict, told: dict, pages: object) -> dict:
         "nodes": answer["nodes"],
         "people": answer["people"],
         "month": answer["month"],
+        "months": answer["months"],
         "jobs": found[: pages.OF_PAGE],
         "running": sum(job["state"] == "running" for job in found),
         "waiting": sum(job["state"] == "pending" for job in found),

@@ -398,7 +398,8 @@ class Operators(OfOperators):
 
     @web.authenticated
     async def get(self):
-        answer, told = await asyncio.gather(self.ask("operators"), ask_all(_charts.OF_OPERATORS))
+        asked = self.ask("operators", month=self.get_query_argument("month", ""))
+        answer, told = await asyncio.gather(asked, ask_all(_charts.OF_OPERATORS))
         if "error" in answer:
             return self.refuse("Operators", answer)
         found = _jobs_page.by_waste(answer["jobs"], _charts.busy_of(told["jobs"]))
@@ -415,10 +416,11 @@ class Operators(OfOperators):
             nodes=answer["nodes"],
             people=answer["people"],
             month=answer["month"],
+            months=answer["months"],
             jobs=found[(page - 1) * _jobs_page.OF_PAGE : page * _jobs_page.OF_PAGE],
             running=len(found) - waiting,
             waiting=waiting,
-            pager=_jobs_page.pager({}, page, pages),
+            pager=_jobs_page.pager({"month": answer["month"]}, page, pages),
         )
 
     @web.authenticated
@@ -432,11 +434,11 @@ class Operators(OfOperators):
 
 
 class OperatorUsage(OfOperators):
-    """What all people have used in this month, as CSV."""
+    """What all people have used in a month, as CSV."""
 
     @web.authenticated
     async def get(self):
-        answer = await self.ask("operators")
+        answer = await self.ask("operators", month=self.get_query_argument("month", ""))
         if "error" in answer:
             return self.refuse("Operators", answer)
         return self.as_csv("usage-%s.csv" % answer["month"], answer["csv"])

@@ -784,7 +784,9 @@ def test_the_page_of_operators(rendered):
     ]
     reasons = [attrs for attrs in page.of("input") if attrs.get("name") == "reason"]
     assert [attrs["id"] for attrs in reasons] == ["why-gpu-07", "why-gpu-40", "reason"]
-    assert {"class": "button", "href": PREFIX + "operators/usage.csv"} in page.of("a")
+    csv = PREFIX + "operators/usage.csv?month=2026-10"
+    assert {"class": "button", "href": csv} in page.of("a")
+    assert page.text.count("2026-09") == 1
     assert "9, 90 % below 95" in page.text
     resume = [("_xsrf", "secret"), ("node", "gpu-07"), ("do", "resume")]
     assert actions[:3] == resume and actions[-2:] == [("_xsrf", "secret"), ("do", "drain")]
@@ -794,7 +796,7 @@ def test_the_page_of_operators(rendered):
     others = pages.render("usage", dict(FRAME, is_operator=False), months=[], groups=[], most=0)
     assert "operators" not in others
     empty = portal.operator_values(
-        {"jobs": [], "nodes": portal.nodes(1), "people": [], "month": "2026-10"},
+        {"jobs": [], "nodes": portal.nodes(1), "people": [], "month": "2026-10", "months": []},
         {"alerts": None, "verify": None, "jobs": None},
         pages,
     )
@@ -934,6 +936,8 @@ def test_what_the_helper_is_asked_for_is_checked():
         dict(good, rank=-2),
         dict(good, start=1.5),
         dict(good, job="5;id"),
+        {"action": "operators"},
+        {"action": "operators", "month": "2026-11\n"},
         {"action": "values"},
         {"action": "values", "job": "x"},
         {"action": "values", "text": "x" * (instance.MAX_TEXT + 1)},
