@@ -97,6 +97,7 @@ OF_HUB = (
     *OF_PAGES,
     # JupyterHub's own pages in our words.
     "templates/404.html",
+    "templates/error.html",
     "templates/home.html",
     "templates/not_running.html",
     "templates/page.html",

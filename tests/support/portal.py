@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import email
 import http.server
 import importlib.util
 import itertools
@@ -17,6 +18,7 @@ import json
 import math
 import sys
 import threading
+import urllib.parse
 import zipfile
 from pathlib import Path
 
@@ -425,7 +427,8 @@ def of_all() -> dict:
         row.update(gpu_hours_idle=round(hours * 0.4 / (number + 1), 1))
         row.update(wait_median_minutes=9 + 7 * number, wait_90_minutes=95 + 31 * number)
         used.append(dict(row, mean_use=0.55 + 0.08 * number))
-    return {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
+    found = {"jobs": jobs, "nodes": nodes(), "people": used, "month": stamp(0)[:7]}
+    return dict(found, months=["2026-%02d" % month for month in range(10, 0, -1)])
 
 
 def shown_job(**changes: object) -> dict:
@@ -524,6 +527,8 @@ def job_values(job: dict, log: str, curves: list, pages: object) -> dict:
         ],
         "panels": panels if curves else [],
         "has_prometheus": bool(curves),
+        "spans": charts.SPANS,
+        "span": "",
         "slow": charts.slow_words(job["usage"]),
         "latest": pages.latest_end(job),
         "cost": pages.cost_words(job, home()["accounts"]),
@@ -673,6 +678,7 @@ def operator_values(answer: dict, told: dict, pages: object) -> dict:
         "nodes": answer["nodes"],
         "people": answer["people"],
         "month": answer["month"],
+        "months": answer["months"],
         "jobs": found[: pages.OF_PAGE],
         "running": sum(job["state"] == "running" for job in found),
         "waiting": sum(job["state"] == "pending" for job in found),
@@ -690,7 +696,8 @@ def of_operators(pages: object) -> str:
 def of_any_job(pages: object) -> str:
     """Return the page of a job of somebody else, as operators see it."""
     values = job_values(shown_job(), "", minutes(), pages)
-    shown = {key: values[key] for key in ("job", "panels", "has_prometheus", "latest", "xsrf")}
+    keys = ("job", "panels", "has_prometheus", "spans", "span", "latest", "xsrf")
+    shown = {key: values[key] for key in keys}
     return pages.render("job", FRAME, of_person="ben", log=None, **shown)
 
 
@@ -740,6 +747,26 @@ def hub_file(path: str) -> bytes:
 TYPES = {"css": "text/css", "js": "text/javascript"}
 
 
+def sent_texts(kind: str, body: bytes) -> dict:
+    """Return the texts of a form that a browser has sent."""
+    if not kind.startswith("multipart/"):
+        return dict(urllib.parse.parse_qsl(body.decode(), keep_blank_values=True))
+    whole = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\n\n" + body)
+    found = {}
+    for part in whole.get_payload():
+        name = part.get_param("name", header="Content-Disposition")
+        found[name] = part.get_payload(decode=True).decode()
+    return found
+
+
+def checked_form(sent: dict) -> str:
+    """Return the form of a job that the command has found to be valid."""
+    pages = load("_jobs_page")
+    told = {"file": "name: %s\n" % sent["name"], "script": "#!/bin/bash\n"}
+    told.update(cost="it asks for no GPU", start_estimate=stamp(-1.5))
+    return form(pages, sent, checked=told)
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers with the pages as the files are now, under the policy of the service."""
 
@@ -773,6 +800,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path.startswith(PREFIX):
             draw = PAGES.get(path[len(PREFIX) :])
             body = draw(load("_jobs_page")).encode() if draw else b""
+        return self.answer(body, kind)
+
+    def answer(self, body, kind):
+        """Send a page or a file, or that there is none."""
         self.send_response(200 if body else 404)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -780,14 +811,34 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         return self.wfile.write(body)
 
+    def do_POST(self):
+        """Keep what a form has sent, and lead to the page that the service leads to."""
+        path = self.path[len(PREFIX) :]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        sent = sent_texts(self.headers["Content-Type"], body)
+        if sent.pop("_xsrf", "") != XSRF:
+            return self.send_error(403)
+        self.server.sent.append((path, sent))
+        if sent.get("do") == "check":
+            return self.answer(checked_form(sent).encode(), "text/html; charset=utf-8")
+        place = {"new": "job/9998", "operators": "operators"}.get(path, path.rpartition("/")[0])
+        self.send_response(303)
+        self.send_header("Location", PREFIX + place)
+        self.send_header("Content-Length", "0")
+        return self.end_headers()
+
     def log_message(self, *_arguments):
         """Say nothing."""
 
 
 @contextlib.contextmanager
-def server(port: int = 0):
-    """Serve the pages on a port of this machine."""
+def server(port: int = 0, sent: list | None = None):
+    """Serve the pages on a port of this machine.
+
+    C(sent) gets the path and the texts of each form that a browser sends.
+    """
     found = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    found.sent = [] if sent is None else sent
     thread = threading.Thread(target=found.serve_forever, daemon=True)
     thread.start()
     try:

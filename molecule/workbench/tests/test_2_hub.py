@@ -697,6 +697,21 @@ def test_jobs_in_the_browser(hub):
     )
     assert send("job/%s/clone" % number, session=bob).code == 400
     assert send("job/%s/stop" % long, session=bob).code == 400
+    log = "/services/jobs/job/%s/log?" % number
+    assert "of the form" in browser.ask(log + "download=1").text
+    for request in (
+        log + "download=1",
+        log + "from=0",
+        log + "from=0&rank=0",
+        "/services/jobs/job/%s?rank=0&span=1h" % number,
+        "/services/jobs/new?from=" + number,
+        "/services/jobs/operators/job/" + number,
+        "/services/jobs/operators/usage.csv?month=",
+        "/services/jobs/usage.csv",
+        "/services/jobs/jobs?name=form_1&since=365d",
+    ):
+        told = bob.ask(request).text
+        assert not re.search(r"of the form|form_1</|alice", told), request
     assert (
         browser.ask(
             "/services/jobs/job/%s/stop" % long,

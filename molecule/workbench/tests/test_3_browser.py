@@ -30,7 +30,8 @@ for path in sorted(glob.glob("/dev/nvidia[0-9]*")):
         os.open(path, os.O_RDWR)
     except OSError as error:
         print(path, errno.errorcode[error.errno])
-print("gpus", os.environ["CUDA_VISIBLE_DEVICES"], "world size", os.environ["TRAINYARD_WORKER_COUNT"], "uid", os.getuid())
+gpus, workers = os.environ["CUDA_VISIBLE_DEVICES"], os.environ["TRAINYARD_WORKER_COUNT"]
+print("gpus", gpus, "world size", workers, "uid", os.getuid())
 try:
     print(os.listdir("/data1/share/.trainyard/jobs/bob"))
 except OSError as error:
@@ -131,7 +132,10 @@ def _instance(hub, alice):
     alice.type("#worker_gpu", "1")
     alice.type("#worker_memory", "2")
     alice.run("document.querySelector('#worker_image').value = arguments[0]", IMAGE)
-    alice.picture(PICTURES / "start.png")
+    alice.run("document.activeElement.blur()")
+    # The whole form, without a scroll bar.
+    with alice.phone(1300, 1100):
+        alice.picture(PICTURES / "start.png")
     alice.click("input[type=submit], button[type=submit]", "")
     alice.wait("JupyterLab", lambda: BASE + "lab" in alice.url, 240)
     # Without the tabs of an earlier run, which JupyterLab opens again.

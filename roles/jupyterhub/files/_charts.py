@@ -23,6 +23,8 @@ WIDTH, HEIGHT = 1000, 100
 MOST_POINTS, ALL_POINTS, LEAST_STEP = 240, 2400, 15
 #: Seconds of a picture at most: longer than Prometheus keeps what it has.
 MOST_SECONDS = 400 * 86400
+#: Shorter times before the end of a job that its page offers, in seconds, with their words.
+SPANS = {"1d": (86400, "last day"), "6h": (21600, "last 6 hours"), "1h": (3600, "last hour")}
 #: Curves of a picture, and samples of an hour, at most. The folder of a job has what its person
 #: writes there.
 MOST_SERIES, HOUR = 1024, 60
@@ -88,40 +90,48 @@ def _of_person(job: dict, person: str) -> str:
     return 'and on () trainyard_slurm_job_info{slurm_job="%d",user="%s"}' % (int(job["id"]), person)
 
 
-def _span(job: dict, now: float, curves: int) -> tuple[float, float, int]:
-    """Return begin and end of a job that has started, and the seconds between two points of a
-    picture with so many curves.
+def seconds_before_end(span: str) -> int:
+    """Return the seconds of one of C(SPANS). All the time of a job for another text."""
+    return SPANS.get(span, (MOST_SECONDS,))[0]
+
+
+def _span(job: dict, now: float, curves: int, seconds: int) -> tuple[float, float, int]:
+    """Return begin and end of a picture of a job that has started, and the seconds between two
+    points of it.
+
+    :param curves: how many the picture has.
+    :param seconds: before the end of the job, or before now.
     """
     start = seconds_of(job["started"])
     end = max(start, seconds_of(job["ended"]) if job["ended"] else now)
     # The times come from a program that runs as the person.
-    start = max(start, end - MOST_SECONDS)
+    start = max(start, end - seconds)
     points = max(2, min(MOST_POINTS, ALL_POINTS // max(1, curves)))
     return start, end, max(LEAST_STEP, math.ceil((end - start) / (points - 1)))
 
 
-def curve_queries(job: dict, now: float, person: str) -> list:
+def curve_queries(job: dict, now: float, person: str, span: str = "") -> list:
     """Return the addresses of the queries for the curves of the GPUs of a job, over its own
-    time.
+    time or the end of it, one of C(SPANS).
     """
     if not job["started"] or not PERSON.fullmatch(person):
         return []
-    span = _span(job, now, job["gpus"])
+    over = _span(job, now, job["gpus"], seconds_before_end(span))
     of_job = "and on (instance, uuid) (trainyard_gpu_job == %d)" % int(job["id"])
     of_person = _of_person(job, person)
     return [
-        ranged("%s %s %s" % (metric, of_job, of_person), *span)
+        ranged("%s %s %s" % (metric, of_job, of_person), *over)
         for _title, metric, _factor, _unit in CURVES
     ]
 
 
-def worker_queries(job: dict, now: float, person: str) -> list:
+def worker_queries(job: dict, now: float, person: str, span: str = "") -> list:
     """Return the addresses of the queries for the CPUs and the memory of each worker of a job, over
-    its own time.
+    its own time or the end of it, one of C(SPANS).
     """
     if not job["started"] or not PERSON.fullmatch(person):
         return []
-    start, end, step = _span(job, now, int(job["workers"]))
+    start, end, step = _span(job, now, int(job["workers"]), seconds_before_end(span))
     values = {"job": int(job["id"]), "window": max(WORKER_WINDOW, 2 * step)}
     of_person = _of_person(job, person)
     return [
@@ -290,7 +300,7 @@ def chart(title: str, unit: str, series: list, top: float = 0) -> dict:
     found = _frame(title, unit, series, top or nice_top(max(known)))
     for number, each in enumerate(series):
         for points in lines_of(each["samples"], found["span"], found["top"]):
-            found["lines"].append({"points": points, "colour": number % COLOURS})
+            found["lines"].append({"points": points, "of": number, "colour": number % COLOURS})
     found["odd"] = odd_words(title, unit, series)
     return found
 
@@ -316,7 +326,7 @@ def stacked(title: str, unit: str, series: list) -> dict:
             edges.append(_text(places))
         # The lower edge goes back.
         points = " ".join([edges[0], *reversed(edges[1].split(" "))])
-        found["areas"].append({"points": points, "colour": number % COLOURS})
+        found["areas"].append({"points": points, "of": number, "colour": number % COLOURS})
     return found
 
 

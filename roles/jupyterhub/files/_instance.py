@@ -248,6 +248,13 @@ def check_list(request: dict) -> None:
         raise RequestError("the request has no page")
 
 
+def check_month(request: dict) -> None:
+    """Raise RequestError if a month is not a short text. It is empty for the present one."""
+    month = request.get("month")
+    if not isinstance(month, str) or not re.fullmatch(r"([0-9]{4}-[0-9]{2})?", month):
+        raise RequestError("the request has no month, such as 2026-11")
+
+
 def check_log(request: dict) -> None:
     """Raise RequestError if the place in a log is not one that the page makes."""
     rank, start = request.get("rank"), request.get("start")
@@ -301,6 +308,7 @@ CHECKS = {
     "submit": check_values,
     "check": check_values,
     "jobs": check_list,
+    "operators": check_month,
     "log": check_log,
     "values": check_source,
 }

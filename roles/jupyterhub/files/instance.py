@@ -387,15 +387,21 @@ def cluster(trainyard, site, _request):
     }
 
 
+def last_months(now):
+    """Return the months whose usage pages show, the newest first, such as 2026-11."""
+    found = []
+    for back in range(OF_MONTHS):
+        whole = now.year * 12 + now.month - 1 - back
+        found.append("%04d-%02d" % (whole // 12, whole % 12 + 1))
+    return found
+
+
 def usage(trainyard, site, _request):
     """What the person has used in each of the last months, the newest first, and what the person's
     groups have in this one.
     """
     library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
-    months = []
-    for back in range(OF_MONTHS):
-        whole = now.year * 12 + now.month - 1 - back
-        months.append("%04d-%02d" % (whole // 12, whole % 12 + 1))
+    months = last_months(now)
     spans = [library.month_of(month, now.date()) for month in months]
     asked = library.span_of(spans[-1][1], spans[0][2])
     jobs = trainyard.month_jobs(*asked, person=site.person)
@@ -411,12 +417,17 @@ def usage(trainyard, site, _request):
     return {"months": rows, "groups": groups, "csv": library.as_csv(rows, columns)}
 
 
-def operators(trainyard, _site, _request):
+def operators(trainyard, _site, request):
     """What Slurm shows an operator: the jobs of all people, the hosts, and what each person has
-    used in this month, most idle hours first.
+    used in a month, most idle hours first.
     """
     library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
-    month, begin, end = library.month_of("", now.date())
+    months = last_months(now)
+    month = request["month"] or months[0]
+    if month not in months:
+        known = (month, months[-1], months[0])
+        raise trainyard.Refused("'%s' is not a month of this page; use one from %s to %s" % known)
+    _month, begin, end = library.month_of(month, now.date())
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         active, hosts = pool.submit(trainyard.jobs_of_all), pool.submit(trainyard.nodes_now)
         used = pool.submit(trainyard.month_jobs, *library.span_of(begin, end))
@@ -434,6 +445,7 @@ def operators(trainyard, _site, _request):
         "people": people,
         "csv": library.as_csv(people),
         "month": month,
+        "months": months,
     }
 
 

@@ -182,11 +182,14 @@ async def ask_all(queries: dict) -> dict:
     return dict(zip(queries, answers))
 
 
-async def ask_curves(job: dict, person: str) -> tuple:
-    """Return the charts that Prometheus has of a job of a person, and whether it has answered."""
+async def ask_curves(job: dict, person: str, span: str) -> tuple:
+    """Return the charts that Prometheus has of a job of a person, and whether it has answered.
+
+    C(span) is one of P(_charts.SPANS), or empty for all the time of the job.
+    """
     now = time.time()
-    queries = _charts.curve_queries(job, now, person)
-    more = _charts.worker_queries(job, now, person)
+    queries = _charts.curve_queries(job, now, person, span)
+    more = _charts.worker_queries(job, now, person, span)
     told = await asyncio.gather(*[ask_prometheus(query) for query in queries + more])
     panels = _charts.panels_of(told[: len(queries)])
     return panels + _charts.worker_panels(told[len(queries) :]), None not in told
@@ -198,10 +201,16 @@ def rank_of(handler) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
+def span_of(handler) -> str:
+    """Return the time of the curves that the address names, empty for all of it."""
+    text = handler.get_query_argument("span", "")
+    return text if text in _charts.SPANS else ""
+
+
 class Job(Page):
     @web.authenticated
     async def get(self, number):
-        rank = rank_of(self)
+        rank, span = rank_of(self), span_of(self)
         answer, log = await asyncio.gather(
             self.ask("job", job=number), self.ask("log", job=number, rank=rank, start=-1)
         )
@@ -209,7 +218,7 @@ class Job(Page):
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
         # Those of Prometheus are over all the time of the job.
-        panels, has_prometheus = await ask_curves(job, self.get_current_user()["name"])
+        panels, has_prometheus = await ask_curves(job, self.get_current_user()["name"], span)
         titles = set()
         titles.update(panel["title"] for panel in panels)
         for panel in _charts.hour_panels(answer["curves"], answer["workers"]):
@@ -230,6 +239,8 @@ class Job(Page):
             endpoints=endpoints,
             panels=panels,
             has_prometheus=has_prometheus,
+            spans=_charts.SPANS,
+            span=span,
             slow=_charts.slow_words(job.get("usage") or []),
             latest=_jobs_page.latest_end(job),
             is_instance=answer["is_instance"],
@@ -387,7 +398,8 @@ class Operators(OfOperators):
 
     @web.authenticated
     async def get(self):
-        answer, told = await asyncio.gather(self.ask("operators"), ask_all(_charts.OF_OPERATORS))
+        asked = self.ask("operators", month=self.get_query_argument("month", ""))
+        answer, told = await asyncio.gather(asked, ask_all(_charts.OF_OPERATORS))
         if "error" in answer:
             return self.refuse("Operators", answer)
         found = _jobs_page.by_waste(answer["jobs"], _charts.busy_of(told["jobs"]))
@@ -404,10 +416,11 @@ class Operators(OfOperators):
             nodes=answer["nodes"],
             people=answer["people"],
             month=answer["month"],
+            months=answer["months"],
             jobs=found[(page - 1) * _jobs_page.OF_PAGE : page * _jobs_page.OF_PAGE],
             running=len(found) - waiting,
             waiting=waiting,
-            pager=_jobs_page.pager({}, page, pages),
+            pager=_jobs_page.pager({"month": answer["month"]}, page, pages),
         )
 
     @web.authenticated
@@ -421,11 +434,11 @@ class Operators(OfOperators):
 
 
 class OperatorUsage(OfOperators):
-    """What all people have used in this month, as CSV."""
+    """What all people have used in a month, as CSV."""
 
     @web.authenticated
     async def get(self):
-        answer = await self.ask("operators")
+        answer = await self.ask("operators", month=self.get_query_argument("month", ""))
         if "error" in answer:
             return self.refuse("Operators", answer)
         return self.as_csv("usage-%s.csv" % answer["month"], answer["csv"])
@@ -442,13 +455,16 @@ class OperatorJob(OfOperators):
         if "error" in answer:
             return self.refuse("Job %s" % number, answer)
         job = answer["job"]
-        panels, has_prometheus = await ask_curves(job, str(job["person"]))
+        span = span_of(self)
+        panels, has_prometheus = await ask_curves(job, str(job["person"]), span)
         return self.show(
             "job",
             job=job,
             of_person=job["person"],
             panels=panels,
             has_prometheus=has_prometheus,
+            spans=_charts.SPANS,
+            span=span,
             latest=_jobs_page.latest_end(job),
             log=answer["log"],
         )

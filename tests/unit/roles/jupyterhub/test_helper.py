@@ -565,8 +565,14 @@ def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
     for job, share in ((busy, "0.1"), (idle, "0.9")):
         job.update(end_time=None, admin_comment=None)
         job["admin_comment"] = "ty1:gpus=4,seen=4,used=2,hours=4000,use=0.4,idle=%s,mem=3" % share
-    monkeypatch.setattr(command, "month_jobs", lambda _begin, _end: [busy, idle])
-    found = helper_module.operators(command, OfPerson(tmp_path), {})
+    asked = []
+
+    def month_jobs(*span):
+        asked.append(span)
+        return [busy, idle]
+
+    monkeypatch.setattr(command, "month_jobs", month_jobs)
+    found = helper_module.operators(command, OfPerson(tmp_path), {"month": ""})
     (job,) = found["jobs"]
     assert (job["id"], job["person"], job["why"]) == ("5", "ben", "other jobs are before it")
     assert [row["user"] for row in found["people"]] == ["ben", "anna"]
@@ -575,6 +581,14 @@ def test_what_operators_see(helper_module, tmp_path, monkeypatch, command):
     assert lines[0].startswith("account,user,jobs,") and lines[1].startswith("vision,ben,1,")
     (host,) = found["nodes"]
     assert (host["name"], host["gpus"], host["free"]["gpus"]) == ("gpu-1", 8, 5)
+    # Another month has only the part of a job that was in it.
+    months = found["months"]
+    assert (found["month"], len(months)) == (months[0], 12) and months == sorted(months)[::-1]
+    old = helper_module.operators(command, OfPerson(tmp_path), {"month": months[2]})
+    assert old["month"] == months[2] and old["people"] == []
+    assert [begin for begin, _end in asked] == [months[at] + "-01T00:00:00" for at in (0, 2)]
+    with pytest.raises(command.Refused, match="'1999-01' is not a month of this page"):
+        helper_module.operators(command, OfPerson(tmp_path), {"month": "1999-01"})
 
 
 def test_an_operator_sees_a_job_of_somebody_else(helper_module, tmp_path, monkeypatch, command):

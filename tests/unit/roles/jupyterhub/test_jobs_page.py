@@ -585,6 +585,12 @@ def test_the_queries_of_curves():
     short = dict(job, ended=None)
     now = charts.seconds_of(job["started"]) + 60
     assert "step=15" in charts.curve_queries(short, now, "anna")[0]
+    for span, (seconds, _words) in charts.SPANS.items():
+        asked = asked_of(charts.curve_queries(job, 0.0, "anna", span)[0])
+        assert int(asked["end"]) - int(asked["start"]) == seconds
+        asked = asked_of(charts.worker_queries(job, 0.0, "anna", span)[0])
+        assert int(asked["end"]) - int(asked["start"]) == seconds
+    assert charts.curve_queries(job, 0.0, "anna", "1h[x]") == queries
     assert charts.curve_queries(dict(job, started=None), now, "anna") == []
     assert charts.curve_queries(job, now, 'a"} or x{y="') == []
     with pytest.raises(ValueError):
@@ -778,7 +784,9 @@ def test_the_page_of_operators(rendered):
     ]
     reasons = [attrs for attrs in page.of("input") if attrs.get("name") == "reason"]
     assert [attrs["id"] for attrs in reasons] == ["why-gpu-07", "why-gpu-40", "reason"]
-    assert {"class": "button", "href": PREFIX + "operators/usage.csv"} in page.of("a")
+    csv = PREFIX + "operators/usage.csv?month=2026-10"
+    assert {"class": "button", "href": csv} in page.of("a")
+    assert page.text.count("2026-09") == 1
     assert "9, 90 % below 95" in page.text
     resume = [("_xsrf", "secret"), ("node", "gpu-07"), ("do", "resume")]
     assert actions[:3] == resume and actions[-2:] == [("_xsrf", "secret"), ("do", "drain")]
@@ -788,7 +796,7 @@ def test_the_page_of_operators(rendered):
     others = pages.render("usage", dict(FRAME, is_operator=False), months=[], groups=[], most=0)
     assert "operators" not in others
     empty = portal.operator_values(
-        {"jobs": [], "nodes": portal.nodes(1), "people": [], "month": "2026-10"},
+        {"jobs": [], "nodes": portal.nodes(1), "people": [], "month": "2026-10", "months": []},
         {"alerts": None, "verify": None, "jobs": None},
         pages,
     )
@@ -928,6 +936,8 @@ def test_what_the_helper_is_asked_for_is_checked():
         dict(good, rank=-2),
         dict(good, start=1.5),
         dict(good, job="5;id"),
+        {"action": "operators"},
+        {"action": "operators", "month": "2026-11\n"},
         {"action": "values"},
         {"action": "values", "job": "x"},
         {"action": "values", "text": "x" * (instance.MAX_TEXT + 1)},
@@ -966,5 +976,5 @@ def test_the_form_of_a_job_that_there_was():
 def test_a_job_cannot_ask_for_a_longer_time_than_is_kept():
     """Its times come from a program that runs as the person."""
     job = {"started": "0001-01-01T00:00:00Z", "ended": "2026-11-30T00:00:00Z"}
-    start, end, step = charts._span(job, 0, 1)
+    start, end, step = charts._span(job, 0, 1, charts.MOST_SECONDS)
     assert (end - start, step) == (400 * 86400, 144603)
