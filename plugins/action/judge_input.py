@@ -24,7 +24,6 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
     published_checks,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
-    READING,
     About,
     RuleError,
     check_inventory,
@@ -239,11 +238,9 @@ def needed_rules(rules, touched):
     ]
 
 
-def words_of(rule):
-    """Return the names of the variables whose values a rule needs."""
-    if rule["kind"] in READING:
-        return rule["words"]
-    return [re.split(r"[.\[]", rule["variable"])[0]]
+def base_of(rule):
+    """Return the name of the variable that a rule judges."""
+    return re.split(r"[.\[]", rule["variable"])[0]
 
 
 class ActionModule(ActionBase):
@@ -332,7 +329,7 @@ class ActionModule(ActionBase):
         touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
         secrets = {role: secretive(of_role) for role, of_role in rules.items()}
         rules = {role: needed_rules(of_role, touched) for role, of_role in rules.items()}
-        needed = touched.union(*[words_of(rule) for of_role in rules.values() for rule in of_role])
+        needed = touched.union(base_of(rule) for of_role in rules.values() for rule in of_role)
         judged, wrong = {}, {host: set() for host in shared.hosts}
         findings = []
         for role in roles:
