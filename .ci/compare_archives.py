@@ -157,14 +157,31 @@ def missing_relations(title: str, fact: dict, packages: list[Package]) -> list[s
     return found
 
 
+COLLECTION = "ansible_collections.trainyard.gpu"
+
+
+def is_importable() -> bool:
+    """Return whether the collection can be imported, as in tests with Ansible."""
+    if COLLECTION in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(COLLECTION) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def link_collection() -> None:
-    """Let files of this checkout import each other as parts of the collection, which is not
+    """Let files of this checkout import each other as parts of the collection, if it is not
     installed here.
+
+    Ansible's own loader would lack the metadata of a collection that is only linked.
     """
+    if is_importable():
+        return
     for name, folders in (
         ("ansible_collections", []),
         ("ansible_collections.trainyard", []),
-        ("ansible_collections.trainyard.gpu", [str(ROOT)]),
+        (COLLECTION, [str(ROOT)]),
     ):
         sys.modules[name] = ModuleType(name)
         sys.modules[name].__path__ = folders

@@ -311,22 +311,7 @@ def down(options):
     with only_one(options.state):
         if engine.started_by_lab() and not engine.reachable():
             engine.ensure()
-        others = []
-        if engine.reachable():
-            lab = (VirtualLab if in_use(options.state) else Lab)(
-                engine, options.name, options.subnet, options.state
-            )
-            lab.check_owner()
-            lab.down()
-            # The builder of a run that was killed while it built the training image for virtual
-            # hosts.
-            Lab(
-                engine, f"{options.name}-builder", BUILDER_SUBNET, options.state / "builder", 1
-            ).down()
-            others = other_labs(engine, options.name)
-        else:
-            VirtualLab(engine, options.name, options.subnet, options.state).remove_machines()
-            say("no Docker engine answers, so there are no containers to remove")
+        others = remove_hosts(engine, options)
         # The inventories that HOSTS= created. A user's own inventories are in the same folder.
         for folder in (ROOT / "inventories").glob(f"{options.name}_*"):
             if folder.name.rpartition("_")[2].isdigit():
@@ -336,25 +321,52 @@ def down(options):
         elif options.keep:
             say(f"images, wheels and {CACHE} are kept (--keep)")
         else:
-            if engine.reachable():
-                images.remove_images(engine)
-            engine.stop()
-            with only_one(CACHE, wait=True):
-                images.remove_scratch(CACHE / "tmp")
-                shutil.rmtree(CACHE)
-            for path in inventory.machine_files(ROOT):
-                path.unlink(missing_ok=True)
-        for entry in options.state.iterdir():
-            if (
-                entry != CACHE
-                and entry.name != "lock"
-                and not (others and entry.is_dir() and (entry / "lock").exists())
-            ):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        (options.state / "lock").unlink()
-        with contextlib.suppress(OSError):
-            options.state.rmdir()
+            remove_shared(engine)
+        remove_state(options.state, others)
     say("down")
+
+
+def remove_hosts(engine, options):
+    """Remove the hosts of a lab, and return the names of the other labs."""
+    if not engine.reachable():
+        VirtualLab(engine, options.name, options.subnet, options.state).remove_machines()
+        say("no Docker engine answers, so there are no containers to remove")
+        return []
+    kind = VirtualLab if in_use(options.state) else Lab
+    lab = kind(engine, options.name, options.subnet, options.state)
+    lab.check_owner()
+    lab.down()
+    # The builder of a run that was killed while it built the training image for virtual hosts.
+    builder = options.state / "builder"
+    Lab(engine, f"{options.name}-builder", BUILDER_SUBNET, builder, 1).down()
+    return other_labs(engine, options.name)
+
+
+def remove_shared(engine):
+    """Remove what all labs share: images, the engine, its cache, and the files of the machine."""
+    if engine.reachable():
+        images.remove_images(engine)
+    engine.stop()
+    with only_one(CACHE, wait=True):
+        images.remove_scratch(CACHE / "tmp")
+        shutil.rmtree(CACHE)
+    for path in inventory.machine_files(ROOT):
+        path.unlink(missing_ok=True)
+
+
+def remove_state(state, others):
+    """Remove the folder of a lab without the cache and, if there are other labs, their folders."""
+    for entry in state.iterdir():
+        is_other = bool(others) and entry.is_dir() and (entry / "lock").exists()
+        if entry == CACHE or entry.name == "lock" or is_other:
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    (state / "lock").unlink()
+    with contextlib.suppress(OSError):
+        state.rmdir()
 
 
 def down_all(options):

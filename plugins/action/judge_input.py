@@ -24,7 +24,6 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import (
     published_checks,
 )
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._input_rules import (
-    READING,
     About,
     RuleError,
     check_inventory,
@@ -240,11 +239,19 @@ def needed_rules(rules, touched):
     ]
 
 
-def words_of(rule):
-    """Return the names of the variables whose values a rule needs."""
-    if rule["kind"] in READING:
-        return rule["words"]
-    return [re.split(r"[.\[]", rule["variable"])[0]]
+def base_of(rule):
+    """Return the name of the variable that a rule judges."""
+    return re.split(r"[.\[]", rule["variable"])[0]
+
+
+class Texts(NamedTuple):
+    """What the rules of a role say about texts: where they have line breaks, where they are secret,
+    and which keys are of other collections.
+    """
+
+    many_lines: set
+    secrets: dict
+    foreign: dict
 
 
 class ActionModule(ActionBase):
@@ -333,15 +340,16 @@ class ActionModule(ActionBase):
         touched = set().union(*[shared.touched(host, names) for host in shared.hosts])
         secrets = {role: secretive(of_role) for role, of_role in rules.items()}
         rules = {role: needed_rules(of_role, touched) for role, of_role in rules.items()}
-        needed = touched.union(*[words_of(rule) for of_role in rules.values() for rule in of_role])
+        needed = touched.union(base_of(rule) for of_role in rules.values() for rule in of_role)
         judged, wrong = {}, {host: set() for host in shared.hosts}
         findings = []
         for role in roles:
-            texts = (texts_of_many_lines(rules[role.name]), secrets[role.name])
-            foreign = foreign_keys(rules[role.name])
+            of_role = rules[role.name]
+            texts = Texts(texts_of_many_lines(of_role), secrets[role.name], foreign_keys(of_role))
+            options = {name: spec for name, spec in role.options.items() if name in needed}
             for host in shared.hosts:
                 its_values, its_findings, wrong_names = self._values_of(
-                    role, host, shared, (*texts, foreign), judged, needed
+                    shared, host, options, texts, judged
                 )
                 findings += its_findings
                 wrong[host] |= wrong_names
@@ -483,15 +491,14 @@ class ActionModule(ActionBase):
             }
         return findings, connections
 
-    def _values_of(self, role, host, shared, texts, judged, needed):
+    def _values_of(self, shared, host, options, texts, judged):
         """Return the values of a role's variables as the role gets them, the problems of the
-        others, and the names of these.
+        others, and the names of these. C(options) are the specifications of those that are needed.
         """
-        *texts, foreign = texts
         values, wrong, wrong_names = {}, [], set()
         inputs = shared.hosts[host]
-        for name, spec in role.options.items():
-            if name not in needed or name not in inputs:
+        for name, spec in options.items():
+            if name not in inputs:
                 # Only the playbook that uses the role determines whether a variable without a
                 # default is required.
                 continue
@@ -503,7 +510,9 @@ class ActionModule(ActionBase):
                 self._needs_facts = self._needs_facts or shared.needs_facts(host, name)
             if key not in judged:
                 judged[key] = judge_value(
-                    Variable(name, spec, shared.is_secret(host, name), *texts),
+                    Variable(
+                        name, spec, shared.is_secret(host, name), texts.many_lines, texts.secrets
+                    ),
                     functools.partial(shared.value, host, name),
                 )
             value, problems = judged[key]
@@ -534,7 +543,7 @@ class ActionModule(ActionBase):
                         expected,
                         found,
                         name + label,
-                        of_foreign_key(foreign, name + label, found) or fix,
+                        of_foreign_key(texts.foreign, name + label, found) or fix,
                     )
                     for check_id, label, expected, found, fix in problems
                 ]

@@ -956,8 +956,8 @@ def split_url(value: object) -> Url | None:
 
 
 def is_url(value: Any, kind: object = True) -> bool:
-    """kind is a dictionary: schemes, ends (of the path), credentials (whether they are allowed);
-    true for the defaults.
+    """kind is a dictionary: schemes, ends (of the path), credentials and path (whether they are
+    allowed); true for the defaults.
     """
     allowed: dict[str, Any] = kind if isinstance(kind, dict) else {}
     url = split_url(value)
@@ -967,25 +967,22 @@ def is_url(value: Any, kind: object = True) -> bool:
     has_at = "@" in value.partition("://")[2]
     if "@" in url.host or has_at and not (url.credentials and allowed.get("credentials")):
         return False
-    if allowed.get("ends") and not re.split("[?#]", url.rest)[0].endswith(tuple(allowed["ends"])):
+    if not _is_rest(url.rest, allowed):
         return False
     if url.scheme == "file":
         return url.host in ("", "localhost") and is_path(url.rest or "/")
     return is_host(url.host.strip("[]")) and (not url.port or _is_port(url.port))
 
 
+def _is_rest(rest: str, allowed: dict[str, Any]) -> bool:
+    """Return whether what a URL has after the host ends as it may, and is a path only if it may."""
+    if allowed.get("ends") and not re.split("[?#]", rest)[0].endswith(tuple(allowed["ends"])):
+        return False
+    return bool(allowed.get("path", True)) or rest in ("", "/")
+
+
 def _is_port(text: str) -> bool:
     return 0 < int(text) < 65536
-
-
-def is_proxy(value: object) -> bool:
-    """The URL of a proxy by http or https, which may have credentials, and has no path."""
-    url = split_url(value)
-    return (
-        url is not None
-        and url.rest in ("", "/")
-        and is_url(value, {"schemes": ["http", "https"], "credentials": True})
-    )
 
 
 # --- options of a program's configuration file ----------------------------------------------------------------------------
@@ -1308,11 +1305,6 @@ def is_one_version_each(values: Iterable[Any]) -> bool:
             ) != found.group("version"):
                 return False
     return True
-
-
-def is_capability(value: Any, kind: object = True) -> bool:
-    """A compute capability without its dot: 70, 90a, 103. kind number: without the letter."""
-    return matches(value, r"([3-9][0-9]|1[0-9]{2})" + ("" if kind == "number" else "[af]?"))
 
 
 def is_key(value: Any, kind: str) -> bool:

@@ -174,6 +174,33 @@ _TRAILER = re.compile(
     r"|^Exception ignored in|ssh exited with exit code \d|exits? with exception|^RuntimeError: "
     r"Distributed job exited|Time out nodes are \["
 )
+# What the pattern above has where it may match behind the begin of a line. A search for each of
+# them is quicker than one for the pattern.
+_IN_TRAILERS = (
+    "torch",
+    "ChildFailedError",
+    "Root Cause (first observed",
+    "Traceback (most recent call last):",
+    'File "',
+    "Terminating StepId",
+    "exit with status code",
+    "Terminating remaining workers",
+    "Horovod detected that one or more",
+    "subprocess.CalledProcessError",
+    "terminated with exit code",
+    "exits with return code",
+    "Killing subprocess",
+    "accelerate.commands",
+    "NVRM: Xid (",
+    ": SXid (",
+    "HYDRA_FULL_ERROR=1",
+    "(raylet)",
+    "ray.exceptions.RayTaskError",
+    "destroy_process_group() was not called",
+    "ssh exited with exit code",
+    "with exception",
+    "Time out nodes are [",
+)
 _FRAME = re.compile(r"\bFile \"[^\"]{1,400}\", line \d+")
 #: Lines of other ranks between two lines of one.
 _BETWEEN = 40
@@ -295,6 +322,8 @@ def _ends_of_line(line: str) -> str:
 
 _LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^A-Za-z0-9])(?![*+?{])")
 _DIGITS = b"0123456789"
+#: Characters of words that rule a wording out.
+_LONG_WORD = 4
 
 
 def needle(pattern: str) -> str:
@@ -311,21 +340,21 @@ def needle(pattern: str) -> str:
 class _Wording(NamedTuple):
     """A pattern of an entry.
 
-    C(needle) is the text with which it begins, C(word) its longest word without digits, which is
-    enough to rule it out.
+    C(needle) is the text with which it begins, C(words) its longer words without digits. It is
+    ruled out if one of them is missing.
     """
 
     signature: Signature
     pattern: str
     needle: str
-    word: bytes
+    words: tuple[bytes, ...]
 
 
 @functools.lru_cache(maxsize=None)
-def _plain(pattern: str) -> tuple[str, bytes]:
+def _plain(pattern: str) -> tuple[str, tuple[bytes, ...]]:
     text = needle(pattern)
-    words = text.encode().translate(None, _DIGITS).split()
-    return text, max(words, key=len) if words else b""
+    words = text.encode().translate(_PRINTABLE, _DIGITS).split()
+    return text, tuple(word for word in words if len(word) >= _LONG_WORD)
 
 
 def _wordings_of(signatures: list[Signature]) -> list[_Wording]:
@@ -353,12 +382,14 @@ def _possible(text: str, signatures: list[Signature] | None) -> list[_Wording]:
         # little earlier.
         part = _without_binary(text[max(0, at - 200) : at + _CHUNK].encode("utf-8", "replace"))
         words.update(part.translate(_PRINTABLE, _DIGITS).split())
-    spoken = b"\n".join(word for word in words if len(word) > 3 and not _ENCODED.fullmatch(word))
+    spoken = b"\n".join(
+        word for word in words if len(word) >= _LONG_WORD and not _ENCODED.fullmatch(word)
+    )
     wordings = _wordings() if signatures is None else _wordings_of(signatures)
     return [
         wording
         for wording in wordings
-        if (len(wording.word) < 4 or wording.word in spoken) and wording.needle in text
+        if all(word in spoken for word in wording.words) and wording.needle in text
     ]
 
 
@@ -557,9 +588,7 @@ def _went_on(text: str, lines: _Lines) -> bool:
     rest = filter(str.strip, text[last : last + _END_OF_LINE].split("\n"))
     # Of more lines than are looked at, those behind them may be the same. Launchers print at the
     # end of failed runs, too.
-    after = [
-        line for line in rest if not (goes_on(line) or _TRAILER.search(line[_prefix(line)[1] :]))
-    ]
+    after = [line for line in rest if not (goes_on(line) or _is_trailer(line[_prefix(line)[1] :]))]
     if len(after) < _LINES_AFTER and not _ENDED_WELL.search(text):
         return False
     return not any(_fails(_line_at(text, begin)) for begin in _with_words(text))
@@ -680,11 +709,18 @@ def _suspicious(text: str) -> list[tuple[int, str]]:
     for begin in _with_words(text):
         line = _line_at(text, begin).partition("\r")[0]
         said = line[_prefix(line)[1] :]
-        if any(start <= begin < end for start, end in skipped) or _TRAILER.search(said):
+        if any(start <= begin < end for start, end in skipped) or _is_trailer(said):
             continue
         if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, line):
             found.append((begin, line))
     return found
+
+
+def _is_trailer(said: str) -> bool:
+    """Return whether launchers print a line after each failure."""
+    if _TRAILER.match(said):
+        return True
+    return any(words in said for words in _IN_TRAILERS) and bool(_TRAILER.search(said))
 
 
 def _with_words(text: str) -> list[int]:

@@ -120,6 +120,14 @@ certificate:
   returned: success
   type: list
   elements: str
+key_access:
+  description:
+    - Who may read O(key), from the folder below C(/) to the file. Each with C(path), C(owner),
+      C(group), C(mode) in octal, and C(has_acl), whether an access control list decides as well.
+    - Empty without O(key), and if a part does not exist.
+  returned: success
+  type: list
+  elements: dict
 authority:
   description: SHA-256 of the public key of the authority that the host trusts, empty if there is
     none.
@@ -143,9 +151,11 @@ free_gib:
 import datetime
 import hashlib
 import os
+import stat
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.gpu.plugins.module_utils._accounts import find_group, find_user
 from ansible_collections.trainyard.gpu.plugins.module_utils._file_system import existing, read_text
 from ansible_collections.trainyard.gpu.plugins.module_utils._own_certificate import (
     ParseError,
@@ -193,6 +203,32 @@ def listening(texts, ports):
         int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and row[3] == "0A"
     }
     return [port for port in ports if port in open_ports]
+
+
+def access(path):
+    """Return who may read a file, from the folder below / to the file."""
+    parts = [part for part in os.path.realpath(path).split("/") if part]
+    paths = ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]
+    return [access_of(each) for each in paths] if os.path.exists(path) else []
+
+
+def access_of(path):
+    status = os.stat(path)
+    owner, group = find_user(status.st_uid), find_group(status.st_gid)
+    return {
+        "path": path,
+        "owner": owner.pw_name if owner else str(status.st_uid),
+        "group": group.gr_name if group else str(status.st_gid),
+        "mode": "%04o" % stat.S_IMODE(status.st_mode),
+        "has_acl": has_acl(path),
+    }
+
+
+def has_acl(path):
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 class Host:
@@ -300,6 +336,7 @@ def main():
         packages=host.packages(),
         units=host.units(),
         certificate=host.certificate(),
+        key_access=access(module.params["key"]) if module.params["key"] else [],
         authority=host.authority(host.path(module.params["trusted"])),
         signer=host.authority(module.params["authority"]),
         taken=listening(

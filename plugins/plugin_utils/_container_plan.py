@@ -46,8 +46,6 @@ class Requested(services.Requested):
 
     name: str
     image: str
-    #: Empty for the engine's default.
-    runtime: str
     #: C(none), C(all), or a list of numbers and UUIDs.
     gpus: str | list[int | str]
     #: Whether the container gets the NPUs.
@@ -60,9 +58,8 @@ class Requested(services.Requested):
     mounts: list[dict[str, Any]]
     devices: list[str]
     capabilities: list[str]
-    ipc: str
-    tty: bool
-    user: str
+    #: Options of docker_container by name. One without a value is left to the engine.
+    engine_options: dict[str, Any]
     #: Whether the hostname is pointed at the cluster address.
     repair_own_name: bool
     #: The shared folder, and the folder in the root that contains it.
@@ -347,7 +344,8 @@ def problems(found: dict[str, Any], requested: Requested, host: Host) -> list[st
     A container with changed files is not recreated while a job runs in it, because the job would
     end.
     """
-    container, name, runtime = found["container"], requested["name"], requested["runtime"]
+    container, name = found["container"], requested["name"]
+    runtime = requested["engine_options"]["runtime"]
     messages = _engine_problems(found, requested["image"]) + _foreign_problems(found, name)
     if found["available"] and runtime and runtime not in found["runtimes"]:
         messages.append(
@@ -493,16 +491,7 @@ def options(requested: Requested) -> dict[str, Any]:
 
     Others are not part of the hash, so that a container of an earlier release is left alone.
     """
-    found: dict[str, Any] = {}
-    if requested["ipc"]:
-        found["ipc_mode"] = requested["ipc"]
-    if requested["runtime"]:
-        found["runtime"] = requested["runtime"]
-    if requested["tty"]:
-        found.update(tty=True, interactive=True)
-    if requested["user"]:
-        found["user"] = requested["user"]
-    return found
+    return {name: value for name, value in requested["engine_options"].items() if value}
 
 
 def own_name(requested: Requested, host: Host) -> tuple[bool, str]:

@@ -33,44 +33,36 @@ text of every variable is one line without control characters, unless a rule say
 - C(number: [low, high])  the same of a number that may be written as text, in dictionaries whose keys are free
 - C(pattern: regex)       the whole value matches; C(\\d) and C(\\w) are ASCII
 - C(path: absolute)       begins with / and is neither / itself nor contains ..;  C(path: plain): nothing in it that a shell, a unit or a
-                          configuration file would read otherwise; C(path: any), C(path: plain_any): / itself, too
+                          configuration file would read otherwise; C(path: any), C(path: plain_any): / itself, too;  C(path: device): of a device, not
+                          of a disk or of memory
 - C(folder: use)          none of a system's own folders, in any spelling; use is share, export, mount, tree, data, prefix, program (that is installed),
                           reports (on the controller), target (in a container) or, of a mount's source, source (to write to) or lent (at all)
-- C(device: true)         the path of a device, not of a disk or of memory
-- C(beside: variable)     a target in a container that does not cover the folder that another variable names, nor what the container has from this collection
-- C(inside: variable)     an address in the network that another variable names, if it names one
-- C(counted_by: variable) a number that is at most as high as a list is long that another variable was set to
+- C(counted_by: variable) a number that is at most as high as a list is long that another variable was set to; an expression would evaluate the
+                          default of that variable on each host
 - C(in_group: group)      none or 0 where the host is not in this group
-- C(covers: [folder, mounts])  the exports, or these mounts, have the folder among them, or one above it
-- C(writable: true)       a mount of a container that is read_only, or whose source is no system folder
 - C(own_path: true)       a mount whose server is the host itself has target equal to path
 - C(network: true)        CIDR without host bits, IPv4;  C(network: several): or a list of them that do not overlap
-- C(address: true)        IPv4 address that other hosts can reach;  C(address: any): IPv4 or IPv6
-- C(hostname: true)       host name or address;  C(hostname: server): no address of many hosts or of none
-- C(client: true)         host name, address or network;  C(no_proxy: true): what a proxy is left out for
-- C(url: true)            http, https or file, without credentials; or a dictionary of schemes, ends, credentials
-- C(proxy: true)          http(s)://[user:password@]host[:port]
+- C(hostname: true)       host name or address;  C(hostname: server): no address of many hosts or of none;
+                          C(hostname: address): an IPv4 address that other hosts can reach;  C(hostname: any_address): IPv4 or IPv6;
+                          C(hostname: client): host name, address or network;  C(hostname: no_proxy): what a proxy is left out for
+- C(url: true)            http, https or file, without credentials; or a dictionary of schemes, ends, credentials, path
 - C(image: true)          a reference of a container image
 - C(version: true)        what a tool or a package manager prints, without an epoch
 - C(checksum: true)       sha256:DIGITS;  C(checksum: bare): the digits;  C(checksum: list): several
 - C(nccl_build: true)     2.21.5 or 2.21.5-1+cuda12.4;  C(nccl_build: exact): only the latter
 - C(package: true)        Debian's name[=version];  C(package: pinned): pip's name==version;  C(package: requirement): with a condition
 - C(one_version_each: true)  pip's packages, none of which has two versions under one condition
-- C(capability: true)     compute capability without its dot;  C(capability: number): without its letter
 - C(key: PGP PUBLIC KEY BLOCK)  armored text, or the absolute path of a file on the controller
 - C(public_keys: name)    a dictionary with a list public_keys, each of which is one line of authorized_keys without options; the finding names whose it is
 - C(file: true)           absolute path of a file on the controller;  C(file: directory): of a folder
-- C(registry_of: variable)  the registry that the name of an image, in another variable, begins with
 - C(environment: true)    a dictionary of variables for a program;  C(environment: unset): null for one that is taken away, too, and line breaks, which a
                           process gets as they are
 - C(command: true)        words of a command line, each quote closed
 - C(ids: preflight)       ids of that role's rules;  C(ids: verify): of its checks; of a dictionary, its keys
-- C(one_of: [values])     one of these
 - C(names: [values])      of a dictionary, all names are among these
 - C(nfs_option: mount)    an option of nfs(5), mount(8) or systemd.mount(5);  C(nfs_option: export): of exports(5)
 - C(exclusive: [[a, b]])  of each of these lists the value, a list, has one at most; a word such as C(fsid=) stands for all of its values
 - C(apart: true)          a path that is not below another one of the same list
-- C(apart_from: {users: people, groups: teams})  a tree that does not lie in the folder that another tree of the list makes for a name in these variables
 - C(options: file)        options of a program's configuration file; the role's meta/file has their kinds (daemon_options), and other_names
 - C(make: true)           variables of make that run no command: neither functions of make other than those of texts, nor characters of a shell
 - C(multiline: true)      judges nothing: line breaks are allowed in this text
@@ -118,7 +110,6 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._findings import fin
 __all__ = [
     "About",
     "KINDS",
-    "READING",
     "RuleError",
     "check_inventory",
     "describe",
@@ -182,6 +173,15 @@ _PATHS: dict[str, Callable[[Any], bool]] = {
     "plain": kinds.is_plain_path,
     "any": kinds.is_absolute,
     "plain_any": lambda value: kinds.is_plain_path(value, root=True),
+    "device": kinds.is_device,
+}
+_HOSTNAMES: dict[Any, Callable[[Any], bool]] = {
+    True: kinds.is_host,
+    "server": kinds.is_server,
+    "address": kinds.is_address,
+    "any_address": lambda value: kinds.is_address(value, "any"),
+    "client": kinds.is_client,
+    "no_proxy": kinds.is_no_proxy,
 }
 #: Kinds whose values are good or not, whatever the host. The second value is what the rule has for
 #: the kind.
@@ -191,30 +191,21 @@ _GOOD: dict[str, Callable[[Any, Any], bool]] = {
     "pattern": kinds.matches,
     "path": lambda value, kind: _PATHS[kind](value),
     "folder": kinds.is_folder,
-    "device": lambda value, dummy: kinds.is_device(value),
     "network": lambda value, kind: (
         kinds.are_networks(value) if kind == "several" else kinds.is_network(value)
     ),
-    "address": kinds.is_address,
-    "hostname": lambda value, kind: (
-        kinds.is_server(value) if kind == "server" else kinds.is_host(value)
-    ),
-    "client": lambda value, dummy: kinds.is_client(value),
-    "no_proxy": lambda value, dummy: kinds.is_no_proxy(value),
+    "hostname": lambda value, kind: _HOSTNAMES[kind](value),
     "url": kinds.is_url,
-    "proxy": lambda value, dummy: kinds.is_proxy(value),
     "image": lambda value, dummy: kinds.is_image(value),
     "version": lambda value, dummy: kinds.is_version(value),
     "checksum": kinds.is_checksum,
     "nccl_build": kinds.is_nccl_build,
     "package": kinds.is_package,
     "one_version_each": lambda value, dummy: kinds.is_one_version_each(value),
-    "capability": kinds.is_capability,
     "key": kinds.is_key,
     "file": kinds.is_file,
     "environment": kinds.is_environment,
     "command": lambda value, dummy: kinds.is_command(value),
-    "one_of": lambda value, values: value in values,
     "names": lambda value, names: isinstance(value, dict) and all(name in names for name in value),
     "ids": _are_ids,
     "nfs_option": kinds.is_nfs_option,
@@ -223,24 +214,17 @@ _GOOD: dict[str, Callable[[Any, Any], bool]] = {
     "multiline": lambda value, dummy: True,
     "foreign_keys": lambda value, dummy: True,
 }
-# These also read other variables.
-READING = ("inside", "covers", "registry_of", "beside", "apart_from")
-KINDS = (
-    tuple(_GOOD)
-    + READING
-    + (
-        "options",
-        "public_keys",
-        "apart",
-        "counted_by",
-        "in_group",
-        "writable",
-        "own_path",
-        "unique",
-        "same",
-        "that",
-        "faults",
-    )
+KINDS = tuple(_GOOD) + (
+    "options",
+    "public_keys",
+    "apart",
+    "counted_by",
+    "in_group",
+    "own_path",
+    "unique",
+    "same",
+    "that",
+    "faults",
 )
 _OTHER_KEYS = ("variable", "empty", "when", "severity", "allowed", "fix")
 _NEED_WORDS = ("pattern", "that", "faults")
@@ -276,7 +260,7 @@ def _parse_rule(row: Rule, role: str, options: Collection[str]) -> Rule:
     fault = _fault_of_rule(row, options)
     if fault:
         raise RuleError("%s: rule of %s: %s" % (role, name, fault))
-    texts = [str(row[key]) for key in ("when", "that", "faults") + READING if key in row]
+    texts = [str(row[key]) for key in ("when", "that", "faults") if key in row]
     (kind,) = (key for key in row if key in KINDS)
     words = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join([name] + texts))
     return dict(row, kind=kind, words=frozenset(words))
@@ -360,13 +344,12 @@ def _allowed(rule: Rule, value: Any = None) -> str:
     kind = rule["kind"]
     if rule.get("allowed"):
         return str(rule["allowed"])
-    if kind in _SENTENCES:
-        return _SENTENCES[kind] % str(rule[kind])
+    if kind == "in_group":
+        return "0 on a host that is not in group %s" % rule[kind]
     if kind in ("range", "number"):
         return _allowed_number(*rule[kind])
-    if kind in ("names", "one_of"):
-        words = {"names": "names among %s", "one_of": "one of %s"}
-        return words[kind] % ", ".join(map(str, rule[kind]))
+    if kind == "names":
+        return "names among %s" % ", ".join(map(str, rule[kind]))
     if kind == "exclusive":
         return ", ".join(map(_allowed_once, contradictions(value, rule[kind])))
     if kind == "url" and isinstance(rule[kind], dict):
@@ -395,18 +378,7 @@ def _allowed_url(limits: dict[str, Any]) -> str:
     return "a URL (%s)%s, without credentials" % (schemes, ends)
 
 
-#: What kinds allow that name another variable or a group.
-_SENTENCES = {
-    "in_group": "0 on a host that is not in group %s",
-    "inside": "a host address in %s, not its network address and not its broadcast address",
-    "counted_by": "at most the number of entries of %s",
-    "beside": (
-        "a path that no container has yet; paths in /etc/trainyard, %s and its parent folders are "
-        "in use"
-    ),
-    "registry_of": "the registry of %s",
-}
-#: What the other kinds allow, by the word of the rule if there are several.
+#: What kinds allow, by the word of the rule if there are several.
 _WORDS: dict[str, str | dict[Any, str]] = {
     "path": {
         "absolute": "an absolute path below /, without ..",
@@ -416,6 +388,10 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         ),
         "plain_any": (
             "an absolute path, without //, /./ and .., of letters, digits and . _ + @ = ~ -"
+        ),
+        "device": (
+            "the path of a device in /dev that is not a disk or memory of the host, such as "
+            "/dev/infiniband"
         ),
     },
     "folder": {
@@ -436,10 +412,6 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         "lent": "a folder or file of the host that does not give the container root access there",
         "target": "a path in the container that is not /proc, /sys, /dev or a whole system folder",
     },
-    "device": (
-        "the path of a device in /dev that is not a disk or memory of the host, such as "
-        "/dev/infiniband"
-    ),
     "network": {
         True: "an IPv4 network such as 10.0.0.0/24, without host bits",
         "several": (
@@ -447,17 +419,18 @@ _WORDS: dict[str, str | dict[Any, str]] = {
             "that do not overlap"
         ),
     },
-    "address": {
-        True: "an IPv4 address that the other hosts can reach",
-        "any": "an address such as 10.0.0.53",
+    "hostname": {
+        True: "a host name or an address",
+        "server": "the name or address of one host",
+        "address": "an IPv4 address that the other hosts can reach",
+        "any_address": "an address such as 10.0.0.53",
+        "client": (
+            "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no "
+            "wildcards"
+        ),
+        "no_proxy": "a host, .domain, address or network",
     },
-    "hostname": {True: "a host name or an address", "server": "the name or address of one host"},
-    "client": (
-        "an address, a network such as 10.0.0.0/24 without host bits, or a host name; no wildcards"
-    ),
-    "no_proxy": "a host, .domain, address or network",
     "url": "a URL such as https://mirror.example.org/folder, without credentials",
-    "proxy": "a URL such as http://proxy.example.org:3128",
     "image": (
         "the reference of an image, with tag or digest, such as nvcr.io/nvidia/pytorch:25.02-py3"
     ),
@@ -479,10 +452,6 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         "requirement": "name==version, optionally with a condition after ;",
     },
     "one_version_each": "one version of each package",
-    "capability": {
-        True: "a compute capability without its dot, such as 90",
-        "number": 'a compute capability without its dot, such as "90" for 9.0',
-    },
     "key": {
         "PGP PUBLIC KEY BLOCK": (
             "only an ASCII-armored public key, or the absolute path of one on the controller"
@@ -523,8 +492,6 @@ _WORDS: dict[str, str | dict[Any, str]] = {
         ),
     },
     "apart": "a folder that is not below another folder of the list",
-    "apart_from": "a folder that is not in the folder of a user or group in another tree",
-    "writable": "a folder of the host that is not a system folder, or read_only",
     "own_path": (
         "for a server in the cluster, a target equal to its path, because the server uses the "
         "folder itself"
@@ -617,7 +584,7 @@ def _likely(rule: Rule, source: str, value: object, reveal: Callable[[Any], str]
     if kind == "nfs_option" and isinstance(value, str):
         near = kinds.nearest_option(value, rule[kind])
         return "did you mean %s?" % show(near) if near and reveal(near) == show(near) else ""
-    if kind not in ("path", "device") or not isinstance(value, str) or not value.startswith("/"):
+    if kind != "path" or not isinstance(value, str) or not value.startswith("/"):
         return ""
     plain = kinds.normal_path(value)
     # A hidden value is not shown in another spelling either.
@@ -875,11 +842,47 @@ def _differing(found: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
     ]
 
 
-def _covers(mounts: list[dict[str, Any]], folder: str | None) -> bool:
+def is_inside(value: Any, network: Any) -> bool:
+    """Return whether an address is a host address in a network, also if one of them is none, as
+    other rules say.
+    """
+    if not kinds.is_network(network) or not kinds.is_address(value):
+        return True
+    return kinds.is_inside(value, network)
+
+
+def is_registry_of(value: str, image: Any) -> bool:
+    """Return whether a registry is the one that the name of an image begins with, also if that is
+    no name.
+    """
+    return not kinds.is_image(image) or kinds.is_registry_of(value, image)
+
+
+def is_writable(mount: dict[str, Any]) -> bool:
+    """Return whether a mount of a container is read_only, or its source is no system folder."""
+    return mount.get("read_only") is True or kinds.is_folder(mount.get("source"), "source")
+
+
+def covers(mounts: list[dict[str, Any]], folder: str | None) -> bool:
     """Return whether a folder is one of these exports or mounts, or is below one."""
     names = [normal(entry.get("target") or entry.get("path")) for entry in mounts]
     return folder is None or any(
         normal(folder) == name or normal(folder).startswith("%s/" % name) for name in names
+    )
+
+
+def is_apart(
+    tree: dict[str, Any],
+    trees: list[dict[str, Any]],
+    users: list[dict[str, Any]],
+    groups: list[dict[str, Any]],
+) -> bool:
+    """Return whether a tree is in no folder of a user or a group of another tree."""
+    owners = {"users": users, "groups": groups}
+    return not any(
+        normal(tree["path"]) == normal(folder) or kinds.is_below(tree["path"], folder)
+        for other in trees
+        for folder in _folders_of(other, owners.get(other["of"], []))
     )
 
 
@@ -893,7 +896,7 @@ def _folders_of(tree: dict[str, Any], owners: list[dict[str, Any]]) -> list[str]
     return ["%s/%s" % (tree["path"], owner["name"]) for owner in owners]
 
 
-def _beside(target: Any, share: Any) -> bool:
+def is_beside(target: Any, share: Any) -> bool:
     """Return whether a container can have a mount at a target, in addition to the collection's
     folder and the first folder of the share's path.
     """
@@ -927,38 +930,12 @@ class _Context(NamedTuple):
     evaluate: Evaluate
 
 
-def _is_inside(value: Any, name: str, context: _Context) -> bool:
-    network: Any = context.variables.get(name)
-    if not kinds.is_network(network) or not kinds.is_address(value):
-        return True
-    return kinds.is_inside(value, network)
-
-
-def _are_covered(value: Any, names: list[str], context: _Context) -> bool:
-    folder, mounts = names
-    return _covers(value + context.variables.get(mounts, []), context.variables.get(folder))
-
-
 def _is_apart(value: Any, dummy: object, context: _Context) -> bool:
     if not kinds.is_path(value):
         return True
     return not any(
         kinds.is_path(other) and kinds.is_below(value, other) for dummy, other in context.entries
     )
-
-
-def _is_apart_from(value: Any, names: dict[str, str], context: _Context) -> bool:
-    """Return whether a tree is in no folder of a user or a group of another tree."""
-    return not any(
-        normal(value["path"]) == normal(folder) or kinds.is_below(value["path"], folder)
-        for dummy, other in context.entries
-        for folder in _folders_of(other, context.variables.get(names.get(other["of"], ""), []))
-    )
-
-
-def _is_registry_of(value: Any, name: str, context: _Context) -> bool:
-    image: Any = context.variables.get(name)
-    return not kinds.is_image(image) or kinds.is_registry_of(value, image)
 
 
 def _is_counted_by(value: Any, name: str, context: _Context) -> bool:
@@ -971,10 +948,6 @@ def _is_in_group(value: Any, group: str, context: _Context) -> bool:
     return not value or not hosts or context.host in hosts
 
 
-def _is_writable(value: Any, dummy: object, dummy_context: _Context) -> bool:
-    return value.get("read_only") is True or kinds.is_folder(value.get("source"), "source")
-
-
 def _is_own_path(value: Any, dummy: object, context: _Context) -> bool:
     if value.get("server") != context.host or not value.get("target"):
         return True
@@ -984,15 +957,9 @@ def _is_own_path(value: Any, dummy: object, context: _Context) -> bool:
 
 # Kinds whose values are good or not, depending on the host and its other variables.
 _GOOD_ON_HOST: dict[str, Callable[[Any, Any, _Context], Any]] = {
-    "inside": _is_inside,
-    "covers": _are_covered,
     "apart": _is_apart,
-    "apart_from": _is_apart_from,
-    "beside": lambda value, name, context: _beside(value, context.variables.get(name)),
-    "registry_of": _is_registry_of,
     "counted_by": _is_counted_by,
     "in_group": _is_in_group,
-    "writable": _is_writable,
     "own_path": _is_own_path,
     "that": lambda value, expression, context: context.evaluate(context.host, expression, value),
 }

@@ -49,6 +49,8 @@ RECORD = "/var/lib/trainyard/placed.d/monitoring.json"
 PACKAGES_RECORD = "/var/lib/trainyard/placed.d/monitoring.packages.json"
 HEADING = "# Managed by Ansible (trainyard.gpu). Changes are overwritten.\n"
 GROUP = "prometheus"
+#: Bits of a mode: to read a file, and to enter a folder.
+READ, ENTER = 4, 1
 NODE, PROMETHEUS, ALERTMANAGER = (
     "prometheus-node-exporter.service",
     "prometheus.service",
@@ -1036,6 +1038,55 @@ def _bad_certificate(found: dict[str, Any], requested: Requested) -> list[str]:
     ]
 
 
+def _unreadable_key(found: dict[str, Any], requested: Requested) -> list[str]:
+    """Return why the daemons cannot read the key of the site.
+
+    They would not start. What an access control list allows is left to the host.
+    """
+    *folders, file = found["key_access"] or [None]
+    blocked = [part for part in folders if not _may(part, ENTER)]
+    if blocked:
+        wanted = "enter this folder. Copy the key to a folder that the group may enter"
+        return [_about_key(requested, blocked[0], wanted)]
+    if file and not _may(file, READ):
+        wanted = "read it. Run `addgroup --system %s` if the group does not exist, then" % GROUP
+        path = file["path"]
+        advice = "%s `chgrp %s %s` and `chmod 640 %s`" % (wanted, GROUP, path, path)
+        return [_about_key(requested, file, advice)]
+    return []
+
+
+def _about_key(requested: Requested, part: dict[str, Any], wanted: str) -> str:
+    """Return the problem of the key of the site, or of a folder above it."""
+    return (
+        "%s: monitoring_key is '%s': '%s' belongs to %s:%s and has the mode %s; group %s has to %s"
+        % (
+            requested["host"],
+            requested["key"],
+            part["path"],
+            part["owner"],
+            part["group"],
+            part["mode"],
+            GROUP,
+            wanted,
+        )
+    )
+
+
+def _may(part: dict[str, Any], wanted: int) -> bool:
+    """Return whether the daemons, of the user and the group prometheus, have an access, READ or
+    ENTER.
+    """
+    mode = int(part["mode"], 8)
+    if part["has_acl"]:
+        return True
+    if part["owner"] == GROUP:
+        return bool(mode >> 6 & wanted)
+    if part["group"] == GROUP:
+        return bool(mode >> 3 & wanted)
+    return bool(mode & wanted)
+
+
 def problems(found: dict[str, Any], requested: Requested) -> list[str]:
     """Return what makes the plan impossible, before anything changes."""
     host = requested["host"]
@@ -1047,6 +1098,7 @@ def problems(found: dict[str, Any], requested: Requested) -> list[str]:
         for name in _foreign(found, requested)
     ]
     texts += _bad_certificate(found, requested)
+    texts += _unreadable_key(found, requested)
     runs = found["units"].get(NODE) or {}
     if requested["port"] in found["taken"] and not runs.get("active"):
         texts.append(

@@ -85,11 +85,13 @@ class Site:
             % (person, self.registry, name),
         ).out.split()[0]
 
-    def http(self, method, path, login=None, host=None, kind="", body=""):
+    def http(self, method, path, login=None, host=None, content=("", "")):
         """The status of a request that is sent as it stands.
 
-        The login is a person or name:password. The body is of the kind of a Content-Type.
+        The login is a person or name:password. The content is the kind of a Content-Type, and the
+        body.
         """
+        kind, body = content
         if login and ":" not in login:
             login = (
                 '$(python3 -c \'import base64, json; found = json.load(open("/etc/trainyard/registry/people/%s.json"))["auths"]; '

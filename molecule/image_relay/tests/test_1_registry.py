@@ -91,7 +91,7 @@ def test_images_of_other_groups_can_be_private(site):
             ("multipart/form-data; boundary=x", multipart),
         ):
             assert (
-                site.http("POST", "/v2/bob/form/blobs/uploads/", "bob", kind=kind, body=body) == 202
+                site.http("POST", "/v2/bob/form/blobs/uploads/", "bob", content=(kind, body)) == 202
             ), kind
         assert site.http("HEAD", "/v2/bob/form/blobs/" + layer, "bob") == 404
         # The own ones, the approved ones, and the own list.

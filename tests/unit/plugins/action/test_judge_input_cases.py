@@ -5,8 +5,10 @@ all accepted. One process, real templates.
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import pytest
+import yaml
 from judged_input import campaign
 
 from ansible_collections.trainyard.gpu.plugins.action import judge_input
@@ -2733,6 +2735,21 @@ GOOD += (
 )
 
 
+def outside(role):
+    """Return a case below and one above the bounds of each variable with a rule C(range), so that
+    a variable with no other rule needs no case of its own.
+    """
+    cases = []
+    for rule in yaml.safe_load((role / "meta/input_rules.yml").read_text())["input_rules"]:
+        names = rule["variable"] if isinstance(rule["variable"], list) else [rule["variable"]]
+        low, high = rule.get("range", (None, None))
+        values = [bound + step for bound, step in ((low, -1), (high, 1)) if bound is not None]
+        cases += [case for name in names if name.isidentifier() for case in bad(name, *values)]
+    return cases
+
+
+for ROLE in sorted((Path(__file__).parents[4] / "roles").glob("*/meta/input_rules.yml")):
+    REFUSED += outside(ROLE.parents[1])
 BAD = HARMFUL + REFUSED
 
 

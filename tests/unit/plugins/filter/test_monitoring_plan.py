@@ -18,6 +18,7 @@ NOTHING = {
     "packages": {},
     "units": {},
     "certificate": ["there is none"],
+    "key_access": [],
     "authority": "",
     "signer": "",
     "taken": [],
@@ -440,6 +441,51 @@ def test_a_certificate_of_the_site():
     assert {tls + "host.pem", tls + "host.key"} & set(plan()["absent"]) == set()
     assert "/etc/ssl/host.pem" not in planned.removal(NOTHING)["absent"]
     assert tls + "clients.pem" in planned.removal(NOTHING)["absent"]
+
+
+KEY = {"certificate": "/etc/ssl/host.pem", "key": "/etc/ssl/host.key", "ca": "of the site"}
+
+
+def part(path, owner, mode, has_acl=False):
+    owner, group = owner.split(":")
+    return {"path": path, "owner": owner, "group": group, "mode": mode, "has_acl": has_acl}
+
+
+@pytest.mark.parametrize(
+    "owner, mode, folder, is_good",
+    [
+        ("root:prometheus", "0640", "0755", True),
+        ("prometheus:root", "0400", "0755", True),
+        ("root:root", "0644", "0755", True),
+        ("root:root", "0600", "0755", False),
+        ("root:ssl-cert", "0640", "0755", False),
+        ("root:prometheus", "0604", "0755", False),
+        ("root:prometheus", "0640", "0700", False),
+    ],
+)
+def test_a_key_that_the_daemons_cannot_read(owner, mode, folder, is_good):
+    access = [part("/etc/ssl", "root:root", folder), part("/etc/ssl/host.key", owner, mode)]
+    problems = plan({"certificate": [], "key_access": access}, **KEY)["problems"]
+    assert (problems == []) is is_good
+    access[-1]["has_acl"] = access[0]["has_acl"] = True
+    assert plan({"certificate": [], "key_access": access}, **KEY)["problems"] == []
+
+
+def test_the_refusal_of_a_key_says_what_to_do():
+    access = [part("/etc/ssl/host.key", "root:ssl-cert", "0640")]
+    assert plan({"certificate": [], "key_access": access}, **KEY)["problems"] == [
+        "gpu-a: monitoring_key is '/etc/ssl/host.key': '/etc/ssl/host.key' belongs to "
+        "root:ssl-cert and has the mode 0640; group prometheus has to read it. Run `addgroup "
+        "--system prometheus` if the group does not exist, then `chgrp prometheus "
+        "/etc/ssl/host.key` and `chmod 640 /etc/ssl/host.key`"
+    ]
+    access = [part("/etc/ssl/private", "root:ssl-cert", "0710"), *access]
+    access[1].update(group="prometheus")
+    [problem] = plan({"certificate": [], "key_access": access}, **KEY)["problems"]
+    assert "'/etc/ssl/private' belongs to root:ssl-cert and has the mode 0710" in problem
+    assert problem.endswith(
+        "has to enter this folder. Copy the key to a folder that the group may enter"
+    )
 
 
 def test_without_a_certificate_of_the_site():

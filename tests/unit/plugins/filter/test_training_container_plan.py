@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socketserver
 import subprocess
 import sys
@@ -63,7 +64,6 @@ SERVICE = {
 ASKED = {
     "name": "job",
     "image": "site/image:1",
-    "runtime": "",
     "gpus": "none",
     "npus": True,
     "shm_size": "auto",
@@ -73,9 +73,13 @@ ASKED = {
     "devices": [],
     "capabilities": ["IPC_LOCK"],
     "workdir": "/data1/share",
-    "ipc": "",
-    "tty": False,
-    "user": "",
+    "engine_options": {
+        "ipc_mode": "",
+        "runtime": "",
+        "tty": False,
+        "interactive": False,
+        "user": "",
+    },
     "repair_own_name": False,
     "address": "10.0.0.11",
     "share": "/data1/share",
@@ -110,6 +114,10 @@ def found(container=None, unit=None, image=None, **more):
         },
         **more,
     )
+
+
+def engine(**options):
+    return {"engine_options": dict(ASKED["engine_options"], **options)}
 
 
 def plan(state=None, host=None, **asked):
@@ -158,7 +166,7 @@ def settings(state=None, **asked):
         (
             found(runtimes=["io.containerd.runc.v2", "runc"]),
             {},
-            {"runtime": "absent"},
+            engine(runtime="absent"),
             "Docker on this host has no runtime absent (it has io.containerd.runc.v2, runc): run role container_toolkit for nvidia, or correct "
             "training_container_runtime",
         ),
@@ -216,9 +224,10 @@ def test_what_is_no_problem():
     # Without an engine, neither its images nor its runtimes are known.
     assert (
         len(
-            plan(found(available=False, image={"exists": False}, runtimes=[]), runtime="nvidia")[
-                "problems"
-            ]
+            plan(
+                found(available=False, image={"exists": False}, runtimes=[]),
+                **engine(runtime="nvidia"),
+            )["problems"]
         )
         == 1
     )
@@ -226,7 +235,8 @@ def test_what_is_no_problem():
     assert plan(found({"changed_files": ["/usr/bin/ldd (modified)"]}))["problems"] == []
     assert (
         plan(host={"gpus": 0})["problems"] == []
-        and plan(found(runtimes=["nvidia"]), runtime="nvidia", gpus="all")["problems"] == []
+        and plan(found(runtimes=["nvidia"]), gpus="all", **engine(runtime="nvidia"))["problems"]
+        == []
     )
     assert (
         plan(
@@ -500,18 +510,18 @@ def test_gpus(gpus, requests):
 
 
 @pytest.mark.parametrize(
-    "asked, options",
+    "options",
     [
-        ({}, {}),
-        ({"ipc": "host"}, {"ipc_mode": "host"}),
-        ({"runtime": "runc"}, {"runtime": "runc"}),
-        ({"tty": True}, {"tty": True, "interactive": True}),
-        ({"user": "root"}, {"user": "root"}),
+        {},
+        {"ipc_mode": "host"},
+        {"runtime": "runc"},
+        {"tty": True, "interactive": True},
+        {"user": "root"},
     ],
 )
-def test_options_are_part_of_the_hash_if_they_are_set(asked, options):
-    told = plan(**asked)
-    assert told["options"] == options and (told["hash"] == plan()["hash"]) is (not asked)
+def test_options_are_part_of_the_hash_if_they_are_set(options):
+    told = plan(**engine(**options))
+    assert told["options"] == options and (told["hash"] == plan()["hash"]) is (not options)
 
 
 def test_hash_is_that_of_former_releases():
@@ -522,10 +532,9 @@ def test_hash_is_that_of_former_releases():
     told = plan(
         gpus="all",
         environment={"GREETING": "h\u00e4llo", "N": 1},
-        ipc="host",
-        tty=True,
         repair_own_name=True,
         host={"own_name_repaired": True},
+        **engine(ipc_mode="host", tty=True, interactive=True),
     )
     assert told["hash"] == "bc83637665a51740cdfa737bffe9972f676688c80e94e49c0633231e65075f1b"
 
@@ -610,11 +619,30 @@ def test_the_role_s_variables_are_the_request(tty, repair):
     wanted = plan(
         state,
         ulimits={"core": 0, "memlock": -1, "stack": 67108864},
-        tty=tty == "true",
         repair_own_name=repair == "true",
+        **engine(tty=tty == "true", interactive=tty == "true"),
     )
     assert told == wanted and told["problems"] == []
     assert templar.template(trust_as_template("{{ __training_container_faults }}")) == []
+
+
+SPECS = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text(encoding="utf-8"))
+OPTIONS = SPECS["argument_specs"]["main"]["options"]
+ENGINE_OPTIONS = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))[
+    "__training_container_request"
+]["engine_options"]
+
+
+@pytest.mark.parametrize("name", ENGINE_OPTIONS)
+def test_docker_container_gets_the_value_of_the_variable(name):
+    """Numbers and truth values as text, as with -e name=value."""
+    [variable] = re.findall(r"training_container_\w+", ENGINE_OPTIONS[name])
+    given, value = {"str": ("x", "x"), "bool": ("yes", True), "int": ("7", 7)}[
+        OPTIONS[variable]["type"]
+    ]
+    template = trusted({name: ENGINE_OPTIONS[name]})
+    options = Templar(DataLoader(), {variable: given}).template(template)
+    assert plan(**engine(**options))["options"] == {name: value}
 
 
 INSIDE = "/etc/trainyard/services/inside"
@@ -779,11 +807,8 @@ def fixture_created(tmp_path):
     variables = yaml.safe_load((ROLE / "vars/main.yml").read_text(encoding="utf-8"))
     variables.update(yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8")))
     tasks = yaml.safe_load((ROLE / "tasks/container.yml").read_text(encoding="utf-8"))
-    [task] = [
-        task["community.docker.docker_container"]
-        for task in tasks
-        if task["name"] == "Create the container"
-    ]
+    [task] = [task for task in tasks if task["name"] == "Create the container"]
+    module = "community.docker.docker_container"
     with socketserver.ThreadingUnixStreamServer(str(tmp_path / "docker.sock"), Engine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -814,11 +839,12 @@ def fixture_created(tmp_path):
                 templar.template(trust_as_template("{{ __training_container_plan.problems }}"))
                 == []
             )
-            arguments = {
-                key: value
-                for key, value in templar.template(trusted(task)).items()
+            arguments = templar.template(trusted(task["module_defaults"][module]))
+            arguments.update(
+                (key, value)
+                for key, value in templar.template(trusted(task[module])).items()
                 if value != "(left out)"
-            }
+            )
             arguments.update(
                 docker_host="unix://" + server.server_address, _ansible_remote_tmp="/tmp"
             )

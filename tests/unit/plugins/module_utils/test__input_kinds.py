@@ -99,7 +99,9 @@ DIGEST = "sha256:" + "0" * 64
             ],
         ),
         (
-            kinds.is_proxy,
+            lambda value: kinds.is_url(
+                value, {"schemes": ["http", "https"], "credentials": True, "path": False}
+            ),
             ["http://p:3128", "https://u:p%40@p/"],
             ["p:3128", "http://p/x", "socks5://p", "http://p\n"],
         ),

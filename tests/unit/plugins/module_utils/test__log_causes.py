@@ -559,6 +559,19 @@ def test_100_kb_take_50_ms():
     assert taken < 0.05, taken
 
 
+STEP = "x y z loss 0.123 epoch 7 "
+CLIENT = "[c10d] The client socket has failed to connect to [gpu-a]:29500 (errno: 111 - Connection refused). "
+
+
+@pytest.mark.parametrize("before", ["", "a: "])
+def test_the_words_of_trailers_are_those_of_their_pattern(before):
+    """A search for the words is only quicker."""
+    for path in sorted((FIXTURES / "whole-logs").glob("*.log")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            expected = bool(_log_causes._TRAILER.search(before + line))
+            assert _log_causes._is_trailer(before + line) is expected, line
+
+
 #: What a program may print by the megabyte, and what a pattern could try again at each position.
 HOSTILE = {
     "lines": "".join(STEPS % (number, number * 7) for number in range(12500)).encode(),
@@ -573,6 +586,8 @@ HOSTILE = {
     "frames": b'  File "train.py", line 4, in f\n    error\n' * 20000,
     "beginnings": b"ibv_reg_mr failed NCCL WARN Connect to Call to No space left on device: '/\n"
     * 12000,
+    "retries": ("WARNING Retrying in 5 s: connection refused " + STEP * 319 + "\n").encode() * 125,
+    "clients": (CLIENT + STEP * 316 + "\n").encode() * 125,
 }
 
 

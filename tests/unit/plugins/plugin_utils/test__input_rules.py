@@ -38,8 +38,12 @@ def judge(rule, *values, truth=True):
             ["", [], "10.0.0.0/24", ["10.0.0.0/24", "10.0.1.0/24"]],
             ["lan", ["10.0.0.0/24", "10.0.0.0/16"]],
         ),
-        ({"address": True}, ["10.0.0.1"], ["::1", "10.0.0.256", "server-a", "10.0.0.0/24", ""]),
-        ({"address": True, "empty": True}, ["", "10.0.0.1"], ["x"]),
+        (
+            {"hostname": "address"},
+            ["10.0.0.1"],
+            ["::1", "10.0.0.256", "server-a", "10.0.0.0/24", ""],
+        ),
+        ({"hostname": "address", "empty": True}, ["", "10.0.0.1"], ["x"]),
         (
             {"command": True},
             ["python3 x.py", "sh -c 'a; b'"],
@@ -92,10 +96,10 @@ def test_a_finding_names_variable_value_what_is_allowed_and_the_fix():
     [
         ({"path": "plain"}, "//data1/./share/.", "set r_v to /data1/share"),
         ({"path": "plain_any"}, "/./", "set r_v to /"),
-        ({"device": True}, "//dev/fuse", "set r_v to /dev/fuse"),
+        ({"path": "device"}, "//dev/fuse", "set r_v to /dev/fuse"),
         # In no spelling good.
         ({"path": "plain"}, "//data1/a b", "make it so"),
-        ({"device": True}, "//dev/sda", "make it so"),
+        ({"path": "device"}, "//dev/sda", "make it so"),
         ({"path": "plain"}, "/data1/../x", "make it so"),
     ],
 )
