@@ -49,7 +49,10 @@ _DRIVER = re.compile(
     r"(nvidia-(driver|open|kernel|dkms|utils|smi|headless|compute-utils)|cuda-drivers|libnvidia-(ml1|compute)|libcuda1)(-.*)?$"
 )
 # Origins of the distributions in Release files, also of mirrors. PPAs have LP-PPA-NAME.
-_DISTRIBUTION = re.compile(r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps)?")
+# Ubuntu Pro has one origin for each of its services.
+_DISTRIBUTION = re.compile(
+    r"(Debian|Ubuntu)( ?Backports|ESM|ESMApps|FIPS|FIPSUpdates|FIPSPreview|RealtimeKernel)?"
+)
 # Repositories in package_sources_apt_repositories are used on purpose.
 DECLARED_SOURCES = "/etc/apt/sources.list.d/trainyard.sources"
 # Role package_sources writes NVIDIA's repositories, or the site's mirrors of them, to such files.

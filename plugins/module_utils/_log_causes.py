@@ -136,6 +136,8 @@ _GOES_ON = (
     "This DataLoader will create",
     "Plan failed with a cudnnException",
     "dynamic library 'libnvinfer",
+    "reducing batch size",
+    "recover from OOM",
     "ls: cannot access",
 )
 # A warning, by the begin of its line.
@@ -208,6 +210,9 @@ _BETWEEN = 40
 _LINES_AFTER = 2
 #: Entries that say why a process was killed. Each takes the place of one that says that it was.
 _OF_KILLS, _KILLED = ("job_out_of_memory", "host_out_of_memory"), "out_of_memory_killed"
+#: What PyTorch says of a file that could not be written, and entries that say why.
+_WRITE_FAILED = re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc")
+_OF_WRITES = {"quota_exceeded", "nfs_stale", "read_only", "io_error", "permission_denied"}
 _ROOT_CAUSE, _RULER = "Root Cause (first observed failure)", "=" * 20
 
 
@@ -303,10 +308,12 @@ def read_log(stream: BinaryIO) -> Log:
 def _plain_text(text: str) -> str:
     """Return a text without colours, and of lines that are too long the two ends.
 
-    Lines keep their numbers.
+    Lines keep their numbers. The quotes of GNU's tools depend on the language of the session, so
+    they become the plain ones.
     """
     if "\x1b[" in text:
         text = _COLOURS.sub("", text)
+    text = text.replace("\u2018", "'").replace("\u2019", "'")
     if len(text) <= 2 * _END_OF_LINE or max(map(len, text.split("\n"))) <= 2 * _END_OF_LINE:
         return text
     return "\n".join(map(_ends_of_line, text.split("\n")))
@@ -558,6 +565,8 @@ def _in_order(errors: list[Error]) -> list[Error]:
     less = {"test_failure"} if len(names) > 1 else set()
     if "duplicate_gpu" in names:
         less.add("nccl_invalid_usage")
+    if names & _OF_WRITES:
+        errors = [error for error in errors if not _WRITE_FAILED.search(error["line"])]
     kept = [error for error in _with_reasons(errors) if error["id"] not in less]
     return sorted(kept, key=lambda error: max(error["rank"], CAUSE))
 
