@@ -198,8 +198,9 @@ def test_logs_of_good_runs_have_no_cause():
 def test_what_good_runs_print_hides_no_cause():
     """Warnings and further tries of a run come before its failure."""
     noise = "".join(text for _name, _none, text in HEALTHY)
-    # A rank that only waits has no other cause than such a message.
-    logs = [(name, first, noise + text) for name, first, text in FAILED if name != "horovod-stall"]
+    # A rank that only waits, or that goes on without a GPU, has no other cause than such a message.
+    weak = {"horovod-stall", "jax-without-gpu"}
+    logs = [(name, first, noise + text) for name, first, text in FAILED if name not in weak]
     found = [(name, causes(text)[0]["id"]) for name, _first, text in logs]
     assert found == [(name, first) for name, first, _text in logs]
 
