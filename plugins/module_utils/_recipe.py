@@ -160,6 +160,17 @@ def _package_names(packages: Iterable[str]) -> set[str]:
     return names
 
 
+def _pinned_version(packages: Iterable[str], names: Iterable[str]) -> str:
+    """The exact version of one of these distributions in requirements of pip, empty if none has
+    one. A requirement with a marker does not count, because it may not apply.
+    """
+    for package in packages:
+        name, equals, version = package.partition("==")
+        if equals and ";" not in version and _package_names([name]) & set(names):
+            return version.strip()
+    return ""
+
+
 class Build(NamedTuple):
     """What the variables of role training_image say about the build of Horovod.
 
@@ -189,14 +200,17 @@ def _framework_problems(probe: dict[str, Any], build: Build) -> list[str]:
                 "training_image_python_packages with its version "
                 "(%s==...), or set a base that has it" % (name, build.base, DISTRIBUTIONS[name][0])
             )
-    tensorflow = probe["versions"]["tensorflow"] or "0"
+    # pip replaces the base's.
+    pinned = _pinned_version(build.packages, DISTRIBUTIONS["tensorflow"])
+    tensorflow = pinned or probe["versions"]["tensorflow"] or "0"
+    place = "training_image_python_packages" if pinned else build.base
     release = tuple(int(part) for part in re.findall(r"\d+", tensorflow)[:2])
     if "tensorflow" in required and release >= NO_TENSORFLOW_FROM:
         problems.append(
             "training_image_requires.frameworks has tensorflow, but with TensorFlow %s (Keras "
             "3) in %s the published Horovod fails at run time "
-            "(horovod #4040, #4290): set a base with TensorFlow 2.15 or older, or one with its "
-            "own Horovod (NGC's through 25.02)" % (tensorflow, build.base)
+            "(horovod #4040, #4290): use TensorFlow 2.15 or older, or a base with its own Horovod "
+            "(NGC's through 25.02)" % (tensorflow, place)
         )
     return problems
 

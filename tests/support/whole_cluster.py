@@ -193,6 +193,20 @@ class WholeCluster:
         finally:
             self.lab("down", "--keep")
 
+    @contextlib.contextmanager
+    def serving(self, folder):
+        """A web server on the head with a folder, which is removed at the end; yields its address
+        for the head itself.
+        """
+        server = (
+            "cd %s && { setsid python3 -m http.server 8123 --bind 127.0.0.1 > /dev/null 2>&1 & }"
+        )
+        self.on(self.head, server % folder + "; sleep 1")
+        try:
+            yield "http://127.0.0.1:8123"
+        finally:
+            self.on(self.head, "pkill -f 'http.server 812[3]'; rm -r %s" % folder)
+
     def moved_bytes(self):
         """Bytes that each host has sent and received on the cluster network, by (host, way)."""
         return {

@@ -330,18 +330,14 @@ def test_horovod_s_own_examples_come_from_the_archive_of_their_tag(cluster):
         ),
     )
     digest = cluster.on(cluster.head, "sha256sum /tmp/served/v0.28.1.tar.gz").out.split()[0]
-    cluster.on(
-        cluster.head,
-        "cd /tmp/served && { setsid python3 -m http.server 8123 --bind 127.0.0.1 > /dev/null 2>&1 & }; sleep 1",
-    )
     given = {
         "train_horovod_examples_version": "0.28.1",
-        "train_horovod_examples_url": "http://127.0.0.1:8123/v0.28.1.tar.gz",
         "train_command": "python3 %s/horovod-0.28.1/pytorch/hello.py" % EXAMPLES,
     }
-    wrong = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + "0" * 64))
-    run = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest))
-    cluster.on(cluster.head, "pkill -f 'http.server 812[3]'; rm -r /tmp/served")
+    with cluster.serving("/tmp/served") as address:
+        given["train_horovod_examples_url"] = address + "/v0.28.1.tar.gz"
+        wrong = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + "0" * 64))
+        run = train(cluster, **dict(given, train_horovod_examples_checksum="sha256:" + digest))
     assert wrong.code == 2 and "checksum" in wrong.text
     assert run.code == 0 and run.text.count("its own") >= 2
     assert cluster.on(

@@ -813,6 +813,24 @@ def test_what_the_recipe_adds_is_known():
     )
 
 
+def both_frameworks(tensorflow):
+    """The findings about a recipe that adds PyTorch and this TensorFlow."""
+    asks = {
+        "training_image_python_packages": ["torch==2.13.0+cpu", tensorflow],
+        "training_image_requires": {"frameworks": ["tensorflow", "pytorch"]},
+    }
+    return verdicts(host((), base="own:1", asks=asks))[0]
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu", "tensorflow-gpu"])
+def test_both_frameworks_that_the_recipe_adds_are_known(name):
+    findings = both_frameworks("%s==2.15.1" % name)
+    assert findings["hvd-tf-keras3"]["verdict"] == "pass"
+    assert findings["hvd-torch213"]["verdict"] == "pass"
+    refused = both_frameworks("%s==2.16.2" % name)["hvd-tf-keras3"]
+    assert refused["verdict"] == "fail" and "TensorFlow 2.16.2" in refused["found"]
+
+
 def test_mixed_versions_in_one_cluster():
     a, b = host(), host(name="b", address="10.0.0.12", driver="595.91.07")
     assert "a driver 580.95.05, b driver 595.91.07" in the_one("drv-uniform", a, b)

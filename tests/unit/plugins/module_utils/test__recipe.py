@@ -243,6 +243,25 @@ def test_tensorflow_that_no_published_horovod_works_with_is_refused(version, goo
     assert good or "TensorFlow %s" % version in found[0]
 
 
+@pytest.mark.parametrize(
+    "of_base, package, found",
+    [
+        (None, "tensorflow-cpu==2.16.1", "TensorFlow 2.16.1 (Keras 3) in training_image_python"),
+        ("2.17.0", "tensorflow==2.15.1", ""),
+        ("2.17.0", "tensorflow-datasets==4.9.0", "TensorFlow 2.17.0 (Keras 3) in example/base:1"),
+        ("2.17.0", "tensorflow==2.15.1; python_version < '3.9'", "TensorFlow 2.17.0"),
+        ("2.15.1", "keras==3.0.0", ""),
+    ],
+)
+def test_a_package_replaces_the_tensorflow_of_the_base(of_base, package, found):
+    told = problems(
+        probe(versions={"tensorflow": of_base}, frameworks={"tensorflow": bool(of_base)}),
+        dict(LAB, frameworks=["tensorflow", "pytorch"]),
+        packages=["torch==2.13.0", package],
+    )
+    assert found in " ".join(told) and bool(told) is bool(found)
+
+
 def test_nccl_on_a_cpu_base_is_refused():
     found = problems(probe(versions={"torch": "2.13.0+cpu"}, frameworks={"pytorch": True}), NCCL)
     assert len(found) == 1
