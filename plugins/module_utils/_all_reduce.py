@@ -288,6 +288,7 @@ class _Section:
 
     @property
     def closed(self) -> bool:
+        """Whether each run that began in this section has printed its average bandwidth."""
         return len(self.averages) >= max(1, self.heads["config"], self.heads["header"])
 
     @property

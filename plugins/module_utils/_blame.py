@@ -126,9 +126,11 @@ class _Search(object):
         self.rounds = 0
 
     def key(self, group: Sequence[str]) -> Group:
+        """Return a group as C(best) knows it: in the order of the hosts."""
         return tuple(sorted(group, key=self.hosts.index))
 
     def measure(self, groups: Iterable[Group]) -> Rounds:
+        """Measure groups, C(at_once) in a round, and keep the best bandwidth in GB/s of each."""
         for members in _in_rounds([self.key(group) for group in groups], self.at_once):
             self.rounds += 1
             answer = yield members
@@ -147,6 +149,7 @@ class _Search(object):
         return self.required if is_enough else self.share * best
 
     def slow(self, groups: Iterable[Group]) -> List[Group]:
+        """Return the groups whose bandwidth is below the limit of them all."""
         keys = [self.key(group) for group in groups]
         limit = self.limit([self.best[group] for group in keys]) if keys else 0
         return [group for group in keys if self.best[group] < limit]
@@ -349,6 +352,7 @@ class _Search(object):
         ) % (_figure(self.best[(host,)]), _figure(usual))
 
     def why_none(self, hosts: List[str], pairs: List[Group], together: float) -> str:
+        """Return why no host and no link is to blame. C(together) is in GB/s."""
         values = [self.best[self.key(pair)] for pair in pairs]
         told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
             len(hosts),

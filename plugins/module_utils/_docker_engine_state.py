@@ -67,6 +67,8 @@ def read(path: str) -> bytes | None:
 
 
 class Host:
+    """Reads the Docker engine of this host, as the options of docker_engine_info say."""
+
     def __init__(self, module: Any) -> None:
         self.module = module
         self.params = module.params
@@ -77,6 +79,10 @@ class Host:
         return self.module.run_command([path] + list(command[1:]))[1] if path else ""
 
     def docker(self, *arguments: str) -> str:
+        """Return what the command docker prints about the engine at the socket of the options.
+
+        It is ended after C(timeout) seconds.
+        """
         return self.output(
             "timeout",
             str(self.params["timeout"]),
@@ -114,6 +120,7 @@ class Host:
         return [describe_image(name, image) for image in found for name in image["RepoTags"] or []]
 
     def service(self) -> dict[str, str]:
+        """Return the properties of the engine's unit by name, as systemctl prints them."""
         shown = self.output(
             "systemctl",
             "show",
@@ -158,6 +165,10 @@ class Host:
         return upstream_version(version), "docker-compose" if version else ""
 
     def packages(self) -> dict[str, Any]:
+        """Return the installed version of each package of the options.
+
+        If C(candidates) is set, also the versions that apt offers.
+        """
         if not self.params["packages"]:
             return {}
         if self.params["candidates"]:
@@ -171,6 +182,10 @@ class Host:
         return {name: known.get(name, NO_PACKAGE) for name in self.params["packages"]}
 
     def files(self) -> dict[str, str]:
+        """Return the SHA-256 checksum of each file of the options that exists.
+
+        OSError: it cannot be read.
+        """
         contents = {path: read(path) for path in self.params["files"]}
         return {
             path: hashlib.sha256(content).hexdigest()
@@ -179,6 +194,7 @@ class Host:
         }
 
     def environment_in_force(self, pid: str) -> bool:
+        """Return whether the running engine has the requested variables. True without a process."""
         if not self.params["environment"] or pid in ("", "0"):
             return True
         # As the process has it: a drop-in that was written after the start is not in force.
@@ -195,10 +211,12 @@ class Host:
         )
 
     def apparmor_required(self) -> bool:
+        """Return whether the kernel has AppArmor enabled and its parser is missing."""
         enabled = read("/sys/module/apparmor/parameters/enabled") or b""
         return enabled.strip() == b"Y" and self.module.get_bin_path("apparmor_parser") is None
 
     def has_group(self) -> bool:
+        """Return whether /etc/group has the group docker."""
         return any(line.startswith(b"docker:") for line in (read("/etc/group") or b"").splitlines())
 
 

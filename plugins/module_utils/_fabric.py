@@ -64,10 +64,12 @@ LEAST_SECONDS = 30
 
 
 def line_of(path: str) -> str:
+    """Return the text of a file in sysfs without its line break; empty if it cannot be read."""
     return _files.read(path).strip()
 
 
 def number(text: str) -> int | None:
+    """Return the number that a text of digits stands for, None for other texts."""
     return int(text) if text.isdigit() else None
 
 
@@ -117,6 +119,7 @@ def flow_control(paths: list[str], statistics: Callable[[str], str]) -> dict[str
 
 
 def place_of(counter: str) -> str:
+    """Return the folder of a counter, below that of its port in sysfs."""
     return "hw_counters" if counter in OF_HARDWARE else "counters"
 
 

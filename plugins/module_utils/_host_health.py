@@ -418,6 +418,11 @@ class _Log:
             self.read_end(line)
 
     def add(self, kind: str, device: str, code: int, text: str, at: int) -> GpuError:
+        """Count an error and return its entry.
+
+        C(at) is the position of the message in the log, and the time is that of the last stamp, in
+        seconds after the boot.
+        """
         key = (kind, device.lower(), code)
         told = dict(meaning(kind, code, text), text=text, at=at)
         is_none = kind == "Xid" and code == 154 and told["action"] == "ignore"
@@ -445,6 +450,7 @@ class _Log:
         return entry
 
     def end(self, is_over: Callable[[GpuError], bool]) -> None:
+        """Mark the errors that are over as ended."""
         for entry in self.found.values():
             entry["ended"] = entry["ended"] or is_over(entry)
 

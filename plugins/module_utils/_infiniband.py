@@ -163,10 +163,12 @@ class _Reader:
         self.unavailable: dict[str, str] = {}
 
     def words(self, path: str) -> str | None:
+        """Return the words of a file, None if it was not read."""
         text = self.texts.get(self.folder + path)
         return None if text is None else " ".join(text.split())
 
     def why_not(self, path: str) -> str:
+        """Return why a file has no value: the error, or the words that are none."""
         words = self.words(path)
         return (
             self.errors.get(self.folder + path) or self.absent
@@ -568,14 +570,20 @@ class _Listing:
         ]
 
     def fault(self, number: int, line: str, why: str) -> ParseError:
+        """Return the error for a line that cannot be parsed."""
         return ParseError("line %d of %s: %s: %s" % (number, self.tool, why, line))
 
     def device(self, number: int, line: str, name: str, may_exist: bool = False) -> Texts:
+        """Return the texts of a device, which is added if it is new.
+
+        ParseError: it is not new, unless it C(may_exist).
+        """
         if name in self.devices and not may_exist:
             raise self.fault(number, line, "a second %s" % name)
         return self.devices.setdefault(name, {})
 
     def note(self, number: int, line: str, texts: Texts, path: str, value: str) -> None:
+        """Add a text under its path of sysfs. ParseError: the path has one."""
         if path in texts:
             raise self.fault(number, line, "repeated")
         texts[path] = value

@@ -458,6 +458,7 @@ class _Lines:
                 self.found[begin] = (key, wording.signature, match, end)
 
     def line(self, begin: int) -> str:
+        """Return the line that begins at a position of the text."""
         return self.text[begin : self.found[begin][3]]
 
     def rank(self, begin: int) -> int:
@@ -471,6 +472,7 @@ class _Lines:
         return goes_on(line) or self.found[begin][1].rank > CAUSE and _is_warning(line)
 
     def told(self, begin: int) -> Error:
+        """Return the error in the line that begins at a position of the text."""
         _key, signature, match, end = self.found[begin]
         words = ["", *(group or "" for group in match.groups())]
         return {
@@ -504,6 +506,7 @@ class _Told:
         self.objects: dict[tuple[str, bool], list[tuple[str, ...]]] = {}
 
     def is_new(self, name: str, is_cause: bool, words: tuple[str, ...]) -> bool:
+        """Return whether to tell an error about the objects C(words)."""
         # A message that says less does not hide a later one of the same id.
         seen = self.objects.setdefault((name, is_cause), [])
         is_first = not seen

@@ -430,6 +430,10 @@ class _Reader:
     def value(
         self, key: str, convert: Callable[[str], Optional[_Value]], *paths: str
     ) -> _Value | None:
+        """Return the first value that C(convert) accepts, at the current path or at older ones.
+
+        None if there is none: the reason is in C(unavailable) under C(key).
+        """
         reason = ABSENT
         for path in paths:
             words = _words(self.node, path) or self._of_section(path)
@@ -468,9 +472,13 @@ class _Reader:
         return self.value(key, convert, *paths)
 
     def switch(self, key: str, *paths: str) -> bool | None:
+        """Return whether a switch is on, None if that is not known."""
         return self.value(key, lambda words: _YES_NO.get(words.lower()), *paths)
 
     def text(self, key: str, *paths: str) -> str | None:
+        """Return the words at the first path that has some, None if they say that there is no
+        value.
+        """
         return self.value(key, lambda words: None if _says_none(words) else words, *paths)
 
 

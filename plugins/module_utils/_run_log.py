@@ -250,6 +250,7 @@ class Around:
         )
 
     def unexpected_end(self) -> str | None:
+        """Return the first line after the table that no good run prints there, or None."""
         return self._first(self.after, True, None)
 
     def _first(
@@ -296,6 +297,7 @@ class _Lines:
         self.skip, self.well = 0, False
 
     def is_unexpected(self, number: int) -> bool:
+        """Return whether no good run prints a line there. Lines are asked for in their order."""
         if number < self.skip:
             return False
         line = self.lines[number]

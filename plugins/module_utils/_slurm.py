@@ -751,6 +751,7 @@ def parse_nodes(text: str) -> list[Node]:
 
 
 def details_command(number: int) -> list[str]:
+    """Return the command whose output P(parse_positions) reads."""
     return ["scontrol", "--details", "show", "job", str(number)]
 
 

@@ -86,6 +86,8 @@ def main_process(found: Inspected) -> int:
 
 
 class Keys:
+    """Creates the keys of the training container on this host, as the options of ssh_mesh_keys say."""
+
     def __init__(self, module: Any) -> None:
         self.module = module
         self.directory = module.params["directory"]
@@ -149,6 +151,7 @@ class Keys:
         return public
 
     def ensure_public_file(self, path: str, public: str) -> None:
+        """Write the .pub file of a key if it is missing or differs."""
         try:
             with open(path + ".pub", encoding="utf-8") as file:
                 if without_comment(file.read()) == public:
@@ -161,12 +164,16 @@ class Keys:
                 file.write("%s %s\n" % (public, self.module.params["comment"]))
 
     def ensure_private(self, path: str, mode: str) -> None:
+        """Set a mode, and root as the owner, of a file or folder if it exists."""
         if os.path.exists(path):
             changed = self.module.set_mode_if_different(path, mode, self.result["changed"])
             changed = self.module.set_owner_if_different(path, "root", changed)
             self.result["changed"] = self.module.set_group_if_different(path, "root", changed)
 
     def record(self) -> Any:
+        """Return the keys of the last run, empty without a record. The module fails if it is
+        damaged.
+        """
         path = self.module.params["record"]
         try:
             with open(path, encoding="utf-8") as file:
@@ -283,6 +290,7 @@ class Keys:
             return {}, self.ask_sshd(ask)
 
     def run(self) -> dict[str, Any]:
+        """Create and repair the keys, and return the result of the module."""
         if not self.module.check_mode:
             os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
             os.makedirs(self.directory, mode=0o700, exist_ok=True)

@@ -86,6 +86,7 @@ DIFF_TIMEOUT = 15
 
 
 def permissions(path: str) -> str:
+    """Return the mode of a file, such as 0644; empty if the file cannot be read."""
     try:
         return "%04o" % stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
@@ -136,6 +137,7 @@ def own_state(module: Any, docker: str, found: Inspected) -> dict[str, list[str]
 
 
 def busy(module: Any, docker: str, found: Inspected) -> list[str]:
+    """Return the jobs that run in a container, none if it is stopped."""
     if not found["State"]["Running"]:
         return []
     dummy, out, dummy = module.run_command([docker, "top", found["Id"], "-eo", COLUMNS])
@@ -189,12 +191,17 @@ def supervised(pid: int) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def files_below(folder: str) -> list[str]:
+    """Return the paths of all files in a folder and the folders in it, in order."""
     return sorted(
         os.path.join(path, name) for path, dummy, names in os.walk(folder) for name in names
     )
 
 
 def days_left(module: Any, path: str) -> int | None:
+    """Return for how many days a certificate is valid, negative if it has expired.
+
+    None without openssl, or without a certificate that it can read.
+    """
     openssl = module.get_bin_path("openssl")
     if not openssl or not os.path.exists(path):
         return None
@@ -267,6 +274,7 @@ def runtimes_of(module: Any, docker: str) -> list[str]:
 
 
 def ask_docker(module: Any, result: State) -> None:
+    """Add what Docker knows of the container, its image, its services and the runtimes."""
     name, image = module.params["name"], module.params["image"]
     docker = module.get_bin_path(module.params["executable"])
     result["image"] = {"exists": False, "id": ""}
@@ -302,6 +310,7 @@ def ask_docker(module: Any, result: State) -> None:
 
 
 def ask_systemd(module: Any, result: State) -> None:
+    """Add what systemd knows of the container's unit. The module fails if systemd does not answer."""
     unit = module.params["name"] + ".service"
     systemctl = module.get_bin_path("systemctl", required=True)
     rc, out, err = module.run_command(
@@ -358,6 +367,7 @@ def serves(module: Any, result: State) -> bool:
 
 
 def npus() -> dict[str, list[str]]:
+    """Return device nodes and driver paths for a container with NPUs, nothing on other hosts."""
     numbers = npu_nodes()
     return {
         "devices": ["/dev/davinci%d" % number for number in numbers]

@@ -66,6 +66,8 @@ class HostFiles(TypedDict):
 
 
 class HostPlan(HostFiles):
+    """What role ascend does on one host."""
+
     #: What the host has, in a sentence.
     summary: str
 

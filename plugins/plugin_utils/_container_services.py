@@ -178,6 +178,7 @@ def programs(requested: Requested, texts: dict[str, str]) -> list[dict[str, str]
 
 
 def folders() -> list[dict[str, str]]:
+    """Return the folders of the services on the host, as entries of managed_files."""
     return [{"path": path, "state": "directory", "mode": "0700"} for path in (FOLDER, INSIDE)]
 
 
@@ -300,6 +301,7 @@ def certificate_differences(found: dict[str, Any], requested: Requested) -> list
 
 
 def notebook_differences(found: dict[str, Any], requested: Requested) -> list[Difference]:
+    """Return how the notebooks on the host differ from the requested revision: at most one entry."""
     revision = requested["notebooks"].get("revision") or ""
     if (
         not target_of(requested["notebooks"])
@@ -313,6 +315,7 @@ def notebook_differences(found: dict[str, Any], requested: Requested) -> list[Di
 
 
 def state_differences(found: dict[str, Any], requested: Requested) -> list[Difference]:
+    """Return an entry for each service that is not ready at its address and port."""
     if not requested["services"]:
         return []
     places = {}

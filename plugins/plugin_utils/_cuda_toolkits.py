@@ -29,10 +29,12 @@ class Plan(TypedDict):
 
 
 def series_of(version: str) -> str:
+    """Return the series of a version: 12.4 of 12.4.1-1."""
     return ".".join(version.split(".")[:2])
 
 
 def number(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, by which versions are compared: 12, 4, 1, 1 of 12.4.1-1."""
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 

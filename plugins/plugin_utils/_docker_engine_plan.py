@@ -85,6 +85,8 @@ class Engine(TypedDict):
 
 
 class Missing(TypedDict):
+    """The requested packages that are not installed."""
+
     #: Packages of the engine to install, and others.
     absent: list[str]
     extras: list[str]
@@ -93,6 +95,8 @@ class Missing(TypedDict):
 
 
 class Transaction(TypedDict):
+    """What apt is to install."""
+
     #: Versions of the engine that apt offers, and the one to install; empty if there is none.
     versions: list[str]
     chosen: str
@@ -104,6 +108,8 @@ class Transaction(TypedDict):
 
 
 class ByApt(TypedDict):
+    """What apt would do to the host by this installation."""
+
     #: Packages that the installation would remove, and those whose change would stop containers.
     removed: list[str]
     restarting: list[str]
@@ -112,6 +118,8 @@ class ByApt(TypedDict):
 
 
 class Removal(TypedDict):
+    """What teardown does to the packages."""
+
     #: Packages that a removal would also remove.
     taken_along: list[str]
     #: Whether teardown keeps the packages of the role, and whether it removes the engine.

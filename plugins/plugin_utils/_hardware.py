@@ -74,6 +74,7 @@ class _Best(Generic[_Value]):
         self.hosts: dict[Hashable, set[str]] = {}
 
     def add(self, key: Hashable, value: _Value, host: str) -> None:
+        """Add the part of a host. Of equal ones, the first remains the best."""
         self.hosts.setdefault(key, set()).add(host)
         if key not in self.best or value > self.best[key][0]:
             self.best[key] = (value, host)

@@ -448,6 +448,8 @@ class RetiredSources(TypedDict):
 
 
 class PlanWithSource(Plan):
+    """The plan of an image, with NVIDIA's repository from the compatibility data."""
+
     #: NVIDIA's repository for the image, empty if no build has to be planned.
     source: Mapping[str, Any]
     retired: RetiredSources

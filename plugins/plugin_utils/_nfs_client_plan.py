@@ -114,6 +114,8 @@ class Question(TypedDict):
 
 
 class File(TypedDict):
+    """A unit file for managed_files."""
+
     path: str
     content: str
 

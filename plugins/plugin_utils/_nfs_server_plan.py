@@ -58,6 +58,8 @@ class Conflicts(TypedDict):
 
 
 class Served(TypedDict):
+    """A folder that the server exports, with the clients and options of the request."""
+
     path: str
     clients: list[str]
     options: list[str]

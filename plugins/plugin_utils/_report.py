@@ -519,16 +519,19 @@ class _Changes:
         self.found: list[Change] = []
 
     def note(self, what: str, host: str, old: str, new: str) -> None:
+        """Add an entry if a value of a host differs: C(old) before, C(new) now."""
         if old != new:
             self.found.append({"what": what, "host": host, "before": old, "now": new})
 
     def verdicts(self, before: Report, now: Report) -> None:
+        """Note other verdicts, by check and host."""
         old, new = _verdicts(before), _verdicts(now)
         for check_id, host in _keys_of_both(new, old):
             key = (check_id, host)
             self.note(check_id, host, old.get(key, "not there"), new.get(key, "not there"))
 
     def hosts(self, before: Report, now: Report) -> None:
+        """Note other addresses, interfaces and numbers of devices, by host."""
         for key in ("address", "interface", "fabric_address", "slots", "gpus", "rdma_devices"):
             old, new = (
                 {host["name"]: host.get(key) for host in report["hosts"]}
@@ -538,6 +541,7 @@ class _Changes:
                 self.note(key, name, _text(old.get(name)), _text(new[name]))
 
     def versions(self, before: Report, now: Report) -> None:
+        """Note other versions, by host and component."""
         for name in _keys_of_both(now["versions"], before["versions"]):
             old, new = before["versions"].get(name, {}), now["versions"].get(name, {})
             for component in _keys_of_both(new, old):

@@ -106,6 +106,7 @@ class SmallCharts(Chart):
 
 
 def has_matplotlib() -> bool:
+    """Return whether the controller has matplotlib, which draws the charts."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -197,6 +198,7 @@ def _environment(hosts: Entries) -> Environment:
 
 
 def when(generated: str) -> str:
+    """Return the time of a report as the page shows it: 2026-11-30 22:30:21 UTC."""
     return generated.replace("T", " ").replace("Z", " UTC")
 
 

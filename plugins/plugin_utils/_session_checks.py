@@ -70,10 +70,12 @@ class Finding(TypedDict):
 
 
 def finding(host: str, found: str, expected: str, fix: str, warn: bool = False) -> Finding:
+    """Return a finding of a check on one host. C(warn): jobs run nevertheless."""
     return {"host": host, "found": found, "expected": expected, "fix": fix, "warn": warn}
 
 
 def share_findings(host: str, session: dict[str, Any], share: str) -> list[Finding]:
+    """Return the finding of a host on which a job cannot write to the share, none otherwise."""
     inside, outside = session["view"]["share"], session.get("share") or {}
     expected = "%s can be written in the container, and is the same folder as on the host" % share
     fix = SITE + (
@@ -102,6 +104,7 @@ def share_findings(host: str, session: dict[str, Any], share: str) -> list[Findi
 
 
 def limit_text(name: str, value: int | None) -> str:
+    """Return a limit as people read it: those of SIZES are bytes. None is no limit."""
     if value is None:
         return "unlimited"
     return in_words(value) if name in SIZES else str(value)
@@ -217,6 +220,7 @@ def _killed(host: str, count: int) -> list[Finding]:
 
 
 def shm_findings(host: str, session: dict[str, Any]) -> list[Finding]:
+    """Return the finding of a host whose /dev/shm is smaller than requested, none otherwise."""
     wanted, ours = session["settings"]["shm_bytes"], session["view"]["shm_bytes"]
     if ours >= wanted * SHM_SHARE:
         return []
@@ -546,6 +550,7 @@ def shadow_findings(sessions: Sessions) -> list[Finding]:
 
 
 def age_text(seconds: int) -> str:
+    """Return an age in seconds in its largest whole unit, such as 3 h."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return "%d %s" % (seconds // length, unit)

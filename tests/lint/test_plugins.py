@@ -269,6 +269,44 @@ def test_each_decision_is_a_function_with_a_docstring():
     assert len({DECISIONS[name] for name in DECISIONS}) == len(DECISIONS)
 
 
+def without_docstring(body: list[ast.stmt], prefix: str = "") -> list[str]:
+    """Return the public functions, classes and methods of a file or class without a docstring."""
+    found = []
+    for node in body:
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        name = prefix + node.name
+        if not node.name.startswith("_") and not ast.get_docstring(node):
+            found.append(name)
+        # Other classes call the methods of a private one.
+        if isinstance(node, ast.ClassDef):
+            found += without_docstring(node.body, name + ".")
+    return found
+
+
+def test_public_names_have_docstrings():
+    missing = []
+    for folder in ("plugin_utils", "module_utils"):
+        for path in sorted((ROOT / "plugins" / folder).glob("*.py")):
+            names = without_docstring(ast.parse(path.read_text(encoding="utf-8")).body)
+            missing += ["%s/%s %s" % (folder, path.name, name) for name in names]
+    assert missing == [], "say what it returns, in which units, and which errors it raises"
+
+
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("def one(): pass", ["one"]),
+        ("def _one(): pass", []),
+        ("def one():\n    'Return nothing.'", []),
+        ("class _A:\n    def __init__(self): pass\n    def one(self): pass", ["_A.one"]),
+        ("class A:\n    b: int", ["A"]),
+    ],
+)
+def test_missing_docstrings_are_found(text, names):
+    assert without_docstring(ast.parse(text).body) == names
+
+
 def test_a_decision_serves_one_role(calls):
     """That of the role whose name its own begins with, and the role's parts: slurm_node has those
     of slurm.
