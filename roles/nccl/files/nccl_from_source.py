@@ -33,14 +33,7 @@ def build(asked, work):
     os.mkdir(os.path.join(work, "source"))
     folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "NCCL")
     variables = ["CUDA_HOME=" + asked["cuda_home"]]
-    if asked["compute_capabilities"]:
-        variables.append(
-            "NVCC_GENCODE="
-            + " ".join(
-                "-gencode=arch=compute_%s,code=sm_%s" % (each, each)
-                for each in asked["compute_capabilities"]
-            )
-        )
+    variables += source.gpu_variables(asked["compute_capabilities"])
     # nccl.pc gets the prefix of the build. The second make does not build it again.
     source.run(
         "make",

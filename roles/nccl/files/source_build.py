@@ -126,6 +126,17 @@ def unpack(role, archive, folder, what):
     )
 
 
+def gpu_variables(capabilities):
+    """Return the variable of make for GPUs such as 80 or 90, none for the default of the sources.
+
+    NCCL and nccl-tests have the same variable.
+    """
+    if not capabilities:
+        return []
+    flags = ["-gencode=arch=compute_%s,code=sm_%s" % (each, each) for each in capabilities]
+    return ["NVCC_GENCODE=" + " ".join(flags)]
+
+
 # --- files ------------------------------------------------------------------------------------------------------------------
 
 

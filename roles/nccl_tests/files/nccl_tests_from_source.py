@@ -64,14 +64,7 @@ def get(asked, work):
 def make_variables(asked):
     variables = ["MPI=1", "MPI_HOME=" + asked["mpi_home"]] if asked["mpi_home"] else ["MPI=0"]
     variables += ["CUDA_HOME=" + asked["cuda_home"], "NCCL_HOME=" + asked["nccl_home"]]
-    if asked["compute_capabilities"]:
-        variables.append(
-            "NVCC_GENCODE="
-            + " ".join(
-                "-gencode=arch=compute_%s,code=sm_%s" % (each, each)
-                for each in asked["compute_capabilities"]
-            )
-        )
+    variables += source.gpu_variables(asked["compute_capabilities"])
     return variables + [
         "%s=%s" % (name, value) for name, value in sorted(asked["make_variables"].items())
     ]
