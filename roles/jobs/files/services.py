@@ -141,6 +141,7 @@ def serve_tensorboard(folder, path=""):
 
 
 # --- starting and watching ---
+# Programs on hosts have such functions in _files, which no image has: this file stands alone there.
 
 
 def write_private(path, text):

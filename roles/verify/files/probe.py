@@ -35,8 +35,8 @@ TAIL = 400
 
 def numbers_of(text):
     """Return the numbers of 0,2-3."""
-    # As in job_container's trainyard_run.py. Each of the two programs is sent alone, to hosts that
-    # need not have the other.
+    # As in _gpu_numbers, which this program cannot import: it comes alone, as a text in the
+    # environment, and runs in images with Python 3.6.
     found = []
     for part in text.split(","):
         match = re.match(r"(\d+)(?:-(\d+))?$", part.strip())
