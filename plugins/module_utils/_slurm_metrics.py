@@ -96,7 +96,7 @@ def _job_families(jobs: list[dict[str, Any]], now: float) -> list[Family]:
     for job in jobs:
         place = (job["account"], job["partition"])
         state = _job_state(job)
-        count[(*place, state)] += 1
+        count[(job["account"], job["partition"], state)] += 1
         if state == "running":
             gpus[place] += job["gpus"]
             labels = {"slurm_job": str(job["id"]), "account": job["account"]}

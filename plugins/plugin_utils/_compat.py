@@ -41,7 +41,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
+    from typing_extensions import Unpack
 
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
         Plan as DriverPlan,

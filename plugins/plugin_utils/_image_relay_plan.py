@@ -33,8 +33,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
 )
 
 if TYPE_CHECKING:
-    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
-    from typing import NotRequired
+    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
+    from typing_extensions import NotRequired
 
 __all__ = [
     "auth_document",

@@ -30,8 +30,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._readings import (
 )
 
 if TYPE_CHECKING:
-    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
-    from typing import Unpack
+    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
+    from typing_extensions import Unpack
 
 __all__ = ["drift", "host_plan", "read_options", "removal", "rules_document", "services"]
 

@@ -12,8 +12,8 @@ import hashlib
 from typing import TYPE_CHECKING, TypedDict, cast
 
 if TYPE_CHECKING:
-    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
-    from typing import Required, Unpack
+    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
+    from typing_extensions import Required, Unpack
 
 
 class FileOptions(TypedDict, total=False):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
-    # Python 3.11 and later have them; a controller with ansible-core 2.17 may have 3.10.
-    from typing import NotRequired
+    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
+    from typing_extensions import NotRequired
 
 NFS_PORT = 2049
 # What the distributions have, for a host whose package lists are empty. Ubuntu's:

@@ -12,6 +12,15 @@ from built_collection import BIN, ROOT, build, run, sanity, unpack
 
 
 PACKAGES = ("plugin_utils", "module_utils")
+#: What programs on hosts share, besides module_utils.
+HOST_MODULES = (
+    "roles/host_library/files/_registry.py",
+    "roles/job_container/files/_drains.py",
+    "roles/train/files/_job_hang.py",
+    "roles/train/files/_job_result.py",
+    "roles/train/files/_job_watch.py",
+    "roles/training_image/files/rank.py",
+)
 
 
 def with_tools(**variables):
@@ -24,15 +33,22 @@ def ruff(_folder, _artifact):
 
 
 def mypy(folder, _artifact):
-    """The types of what all modules and programs share: all files of both packages."""
+    """The types of what all modules and programs share, for the Python of pyproject.toml."""
     packages = ["ansible_collections.trainyard.gpu.plugins." + name for name in PACKAGES]
     # .dev has a link to this checkout. mypy reads what the collection imports from the environment
     # of the tests.
+    strict(folder, ".dev", *(word for package in packages for word in ("--package", package)))
+    # On a host, these modules and module_utils are in one folder.
+    folders = dict.fromkeys(os.path.dirname(path) for path in HOST_MODULES)
+    strict(folder, ":".join([".dev", "plugins/module_utils", *folders]), *HOST_MODULES)
+
+
+def strict(folder, search_path, *files):
     run(
         BIN / "mypy",
         *("--cache-dir", folder / "cache", "--python-executable", sys.executable),
-        *(word for package in packages for word in ("--package", package)),
-        env=with_tools(MYPYPATH=".dev"),
+        *files,
+        env=with_tools(MYPYPATH=search_path),
     )
 
 

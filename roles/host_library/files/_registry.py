@@ -16,6 +16,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from email.message import Message
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 #: Files of role image_relay: the login of each person, which only that person can read, and the
 #: authority of the registry.
@@ -37,7 +39,7 @@ class RegistryError(Exception):
     answer.
     """
 
-    def __init__(self, text, status=0):
+    def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
 
@@ -45,13 +47,13 @@ class RegistryError(Exception):
 # --- pure functions ---
 
 
-def registry_of(image):
+def registry_of(image: str) -> str:
     """Return the registry in the name of an image, or an empty text for a name without one."""
     first, slash, _rest = image.partition("/")
     return first if slash and re.search(r"[.:]|^localhost$", first) else ""
 
 
-def is_allowed(image, registries):
+def is_allowed(image: str, registries: Iterable[str]) -> bool:
     """Return whether people may use an image that is in no store.
 
     C(registries) are beginnings of names that the site allows.
@@ -61,7 +63,7 @@ def is_allowed(image, registries):
     )
 
 
-def login_of(text):
+def login_of(text: str) -> Tuple[str, str]:
     """Return the registry of a login file, and the value of HTTP's Authorization.
 
     The file has the form of podman's auth.json, with one registry.
@@ -75,17 +77,17 @@ def login_of(text):
         raise RegistryError("your login for the registry is damaged") from None
 
 
-def newest_first(names):
+def newest_first(names: Iterable[str]) -> List[str]:
     """Return names of images, the newest first. Names without a date come after them, in order."""
 
-    def date(name):
+    def date(name: str) -> str:
         tag = name.rpartition(":")[2]
         return tag if DATE.fullmatch(tag) else ""
 
     return sorted(sorted(names), key=date, reverse=True)
 
 
-def said_by(body):
+def said_by(body: str) -> str:
     """Return the message in the answer of a registry, or an empty text."""
     try:
         return "; ".join(str(error["message"]) for error in json.loads(body)["errors"])[:300]
@@ -93,7 +95,7 @@ def said_by(body):
         return ""
 
 
-def next_page(link):
+def next_page(link: Optional[str]) -> str:
     """Return the path of the next page of a list, from the header Link. Empty at the end."""
     found = re.match(r'<(?:https?://[^/]+)?(/[^>]*)>;\s*rel="?next"?', link or "")
     return found.group(1) if found else ""
@@ -102,7 +104,7 @@ def next_page(link):
 # --- the registry ---
 
 
-def read_login(person):
+def read_login(person: str) -> Tuple[str, str]:
     """Return the registry and the authorization of a person. RegistryError says why there
     is none.
     """
@@ -124,14 +126,14 @@ def read_login(person):
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     """The login is for one host, and urllib would send it to others."""
 
-    def redirect_request(self, *_args, **_more):
+    def redirect_request(self, *_args: Any, **_more: Any) -> None:
         return None
 
 
 class Registry:
     """The registry with the login of one person."""
 
-    def __init__(self, name, authorization):
+    def __init__(self, name: str, authorization: str) -> None:
         self.name, self.authorization = name, authorization
         context = ssl.create_default_context()
         authority = "%s/%s/ca.crt" % (CERTIFICATES, name)
@@ -149,7 +151,7 @@ class Registry:
             NoRedirect(),
         )
 
-    def ask(self, method, path, seconds=SECONDS):
+    def ask(self, method: str, path: str, seconds: float = SECONDS) -> Tuple[str, Message]:
         """Return the body and the headers of an answer."""
         request = urllib.request.Request(
             urllib.parse.urljoin("https://%s/" % self.name, path),
@@ -180,14 +182,14 @@ class Registry:
                 % (self.name, getattr(reason, "strerror", None) or reason)
             ) from None
 
-    def check_write(self, repository):
+    def check_write(self, repository: str) -> None:
         """Raise RegistryError if the person cannot push to a repository now: the login, the rights,
         the room. Nothing of it stays.
         """
         _body, headers = self.ask("POST", "/v2/%s/blobs/uploads/" % repository)
         self.ask("DELETE", headers["Location"])
 
-    def repositories_of(self, person, deadline):
+    def repositories_of(self, person: str, deadline: float) -> List[str]:
         """Return the names of the repositories of a person.
 
         If images are private, the list of all is refused, and there is one of the person's own.
@@ -208,7 +210,7 @@ class Registry:
             path = next_page(headers["Link"])
         return found
 
-    def own_repositories(self, person, deadline):
+    def own_repositories(self, person: str, deadline: float) -> List[str]:
         """Return the names of a person's repositories, from the folders that role image_relay
         lists.
 
@@ -242,7 +244,7 @@ class Registry:
             waiting += ["%s/%s" % (folder, name) for name in names if not name.startswith("_")]
         return sorted(found)
 
-    def images_of(self, person):
+    def images_of(self, person: str) -> List[str]:
         """Return the full names of the images of a person, the newest first."""
         deadline, found = time.monotonic() + LIST_SECONDS, []
         repositories = self.repositories_of(person, deadline)
@@ -258,20 +260,20 @@ class Registry:
             found += ["%s/%s:%s" % (self.name, repository, tag) for tag in tags]
         return newest_first(found)
 
-    def check_time(self, deadline):
+    def check_time(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise RegistryError(
                 "the registry %s needs more than %d s for a list" % (self.name, LIST_SECONDS)
             )
 
-    def read(self, body, key):
+    def read(self, body: str, key: str) -> List[str]:
         try:
             return [str(name) for name in json.loads(body)[key] or []]
         except (ValueError, KeyError, TypeError):
             raise RegistryError("the registry %s answers with something else" % self.name) from None
 
 
-def space(person: str) -> dict:
+def space(person: str) -> Dict[str, Optional[int]]:
     """Return how much of the registry a person uses and may use, in MiB. No limit is None."""
     registry = Registry(*read_login(person))
     body, _headers = registry.ask("GET", "/trainyard/space")
@@ -286,7 +288,7 @@ def space(person: str) -> dict:
         raise RegistryError("the registry %s answers with something else" % registry.name) from None
 
 
-def saved_images(person):
+def saved_images(person: str) -> List[str]:
     """Return the names of the images that a person has in the registry of the site, the newest
     first.
     """

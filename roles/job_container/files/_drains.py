@@ -9,6 +9,7 @@ Pure functions: findings, Slurm's answers and the node's history in, decisions o
 from __future__ import annotations
 
 import re
+from typing import Any
 
 PREFIX = "trainyard: "
 #: Slurm accepts more. The reason is shown in tables.
@@ -95,7 +96,7 @@ def is_over(node: str, shown: str) -> bool:
     return place >= len(rows) // MOST_OUT
 
 
-def read_history(text: list) -> list[dict]:
+def read_history(text: list[Any]) -> list[dict[str, Any]]:
     """Return the events of the node's history, of which any may be damaged."""
     return [
         event
@@ -107,18 +108,18 @@ def read_history(text: list) -> list[dict]:
     ]
 
 
-def with_event(history: list[dict], event: dict) -> list[dict]:
+def with_event(history: list[dict[str, Any]], event: dict[str, Any]) -> list[dict[str, Any]]:
     return (history + [event])[-KEPT:]
 
 
-def new_checks(history: list[dict], found: list[tuple[str, str]]) -> list[str]:
+def new_checks(history: list[dict[str, Any]], found: list[tuple[str, str]]) -> list[str]:
     """Return the checks that drain now and did not at the last event, in their order."""
     last = history[-1] if history else {}
     former = last["checks"] if last.get("event") == "drain" else []
     return list(dict.fromkeys(check for check, text in found if text and check not in former))
 
 
-def too_often(history: list[dict], now: float) -> str:
+def too_often(history: list[dict[str, Any]], now: float) -> str:
     """Return the check that has drained the node too often in the last week, if it is one of those
     that drained it last. Empty if there is none.
     """
@@ -134,11 +135,11 @@ def too_often(history: list[dict], now: float) -> str:
             if check in event.get("new", event["checks"]) and now - WEEK < event["time"] <= now
         ]
         if len(begun) >= TIMES:
-            return check
+            return str(check)
     return ""
 
 
-def is_of_hardware(history: list[dict]) -> bool:
+def is_of_hardware(history: list[dict[str, Any]]) -> bool:
     """Return whether the last drain was for a fault of the host or of what hosts share.
 
     What a job has left says nothing about them when it has gone.

@@ -14,6 +14,7 @@ only the standard library.
 
 import collections
 import contextlib
+import io
 import json
 import os
 import re
@@ -44,6 +45,22 @@ __all__ = [
     "tell",
     "warning",
 ]
+
+#: A process, a rank, an answer and other objects that become JSON; and the words of a command or
+#: sentences.
+Entry = typing.Dict[str, typing.Any]
+Entries = typing.List[Entry]
+Words = typing.List[str]
+#: Processes by their numbers; (kind, number, processes) of a rank or worker.
+Processes = typing.Dict[int, Entry]
+Leader = typing.Tuple[str, int, Entries]
+#: Frames of a thread, the innermost first: (function, file, line).
+Frames = typing.List[typing.Tuple[str, str, int]]
+#: (count, rank, process) by operation.
+Count = typing.Tuple[int, int, typing.Optional[int]]
+Counts = typing.Dict[str, typing.List[Count]]
+#: The line of a rank, and the number of its operations.
+OfRank = typing.Tuple[typing.Match[str], typing.Optional[int]]
 
 #: In the job's folder: the report, the question of a runner or of trainyard, and the answer of each
 #: worker.
@@ -92,10 +109,12 @@ class Progress(object):
 
     def __init__(self, minutes: int, now: float) -> None:
         self.seconds = minutes * 60
-        self.since, self.size, self.told = now, None, False
-        self.counted, self.totals = now, None
+        self.since, self.told = now, False
+        self.counted = now
+        self.size = None  # type: typing.Optional[int]
+        self.totals = None  # type: typing.Optional[typing.List[typing.Optional[int]]]
 
-    def look(self, now: float, size: int, watched: list) -> bool:
+    def look(self, now: float, size: int, watched: Entries) -> bool:
         """Return True once, when nothing has happened for so long.
 
         C(size) are the bytes of output so far. C(watched) has the last line of the watcher of each
@@ -111,7 +130,7 @@ class Progress(object):
         self.told = self.told or is_new
         return is_new
 
-    def _moves(self, now: float, watched: list) -> bool:
+    def _moves(self, now: float, watched: Entries) -> bool:
         """Return whether a host has moved more than without training in the last minute, or
         longer.
         """
@@ -123,16 +142,18 @@ class Progress(object):
         if minutes < 1:
             return False
         before, self.totals, self.counted = self.totals, totals, now
-        pairs = [pair for pair in zip(before, totals) if None not in pair]
-        return any(late - early > QUIET_BYTES * minutes for early, late in pairs)
+        return any(
+            early is not None and late is not None and late - early > QUIET_BYTES * minutes
+            for early, late in zip(before, totals)
+        )
 
 
-def _moved(found: dict) -> typing.Optional[int]:
+def _moved(found: Entry) -> typing.Optional[int]:
     sent, received = found.get("sent_bytes"), found.get("received_bytes")
     return None if sent is None or received is None else sent + received
 
 
-def _works(found: dict) -> bool:
+def _works(found: Entry) -> bool:
     """Return whether a GPU works.
 
     The kernel of a collective that waits uses a GPU without reading its memory.
@@ -159,7 +180,7 @@ def _read(path: str, most: int = 1 << 20) -> str:
         return ""
 
 
-def _process(pid: int, mark: str, proc: str) -> typing.Optional[dict]:
+def _process(pid: int, mark: str, proc: str) -> typing.Optional[Entry]:
     """Return what is known of a process of the job, None if it is of no rank and of no worker."""
     folder = "%s/%d/" % (proc, pid)
     entries = _read(folder + "environ").split("\0")
@@ -186,7 +207,7 @@ def _process(pid: int, mark: str, proc: str) -> typing.Optional[dict]:
     }
 
 
-def processes(job: str, worker: typing.Optional[int] = None, proc: str = "/proc") -> dict:
+def processes(job: str, worker: typing.Optional[int] = None, proc: str = "/proc") -> Processes:
     """Return the processes of the ranks or workers of a job by their numbers, without this one.
 
     C(worker) leaves out those of other workers.
@@ -200,21 +221,21 @@ def processes(job: str, worker: typing.Optional[int] = None, proc: str = "/proc"
     return found
 
 
-def _number(signs: dict) -> typing.Optional[int]:
+def _number(signs: Entry) -> typing.Optional[int]:
     for name in NUMBERS:
         if signs.get(name, "").isdigit():
             return int(signs[name])
     return None
 
 
-def _groups(found: dict) -> list:
+def _groups(found: Processes) -> typing.List[Entries]:
     """Return the processes of each rank or worker: those with the same variables, below the first
     one that has them.
 
     A launcher may have variables of a rank, too: torchrun in a PyTorchJob has those of its worker.
     It starts processes with others, so it is no rank.
     """
-    groups = collections.OrderedDict()  # type: dict
+    groups = collections.OrderedDict()  # type: typing.Dict[int, Entries]
     launchers = set()
     for pid in sorted(found):
         top = found[pid]
@@ -232,7 +253,7 @@ def _groups(found: dict) -> list:
     ]
 
 
-def leaders(found: dict) -> list:
+def leaders(found: Processes) -> typing.List[Leader]:
     """Return (kind, number, processes) of each rank of this host, or of its worker if it has no
     rank.
 
@@ -242,16 +263,17 @@ def leaders(found: dict) -> list:
     groups = _groups_that_train(found)
     numbered = [group for group in groups if _number(group[0]["signs"]) is not None]
     kind = "rank" if numbered else "worker"
-    ranks = {}  # type: dict
+    ranks = {}  # type: typing.Dict[int, Entries]
     for group in numbered or groups:
         signs = group[0]["signs"]
-        number = _number(signs) if numbered else int(signs.get(WORKER) or 0)
+        own = _number(signs) if numbered else None
+        number = int(signs.get(WORKER) or 0) if own is None else own
         if number not in ranks or _is_better(group, ranks[number]):
             ranks[number] = group
     return [(kind, number, ranks[number]) for number in sorted(ranks)]
 
 
-def _groups_that_train(found: dict) -> list:
+def _groups_that_train(found: Processes) -> typing.List[Entries]:
     """Return the groups of processes without services, and without terminals unless there is
     nothing else.
     """
@@ -259,14 +281,14 @@ def _groups_that_train(found: dict) -> list:
     return [group for group in groups if not group[0]["has_terminal"]] or groups
 
 
-def _is_better(group: list, former: list) -> bool:
+def _is_better(group: Entries, former: Entries) -> bool:
     """Return whether these processes are those of a rank, and not others with its number: they run
     Python, and the others do not.
     """
     return _is_python(main_process(group)) > _is_python(main_process(former))
 
 
-def _is_service(group: list) -> bool:
+def _is_service(group: Entries) -> bool:
     return any(
         re.search(r"/trainyard/services$", word)
         for process in group
@@ -274,18 +296,18 @@ def _is_service(group: list) -> bool:
     )
 
 
-def _is_python(process: dict) -> bool:
-    return process["program"].startswith("python")
+def _is_python(process: Entry) -> bool:
+    return bool(process["program"].startswith("python"))
 
 
-def _depth(process: dict, group: dict) -> int:
+def _depth(process: Entry, group: Processes) -> int:
     depth = 0
     while process["parent"] in group and depth < len(group):
         process, depth = group[process["parent"]], depth + 1
     return depth
 
 
-def main_process(group: list) -> dict:
+def main_process(group: Entries) -> Entry:
     """Return the process of a rank that trains: the first that runs Python, or else the first that
     does not only start others.
     """
@@ -301,7 +323,7 @@ def main_process(group: list) -> dict:
     return (python or own or ordered)[0]
 
 
-def _entering(process: dict, proc: str, *namespaces: str) -> list:
+def _entering(process: Entry, proc: str, *namespaces: str) -> Words:
     """Return the words before a command that is to run in the user namespace of a process and in
     these others, none if its user namespace is that of the caller.
 
@@ -322,12 +344,12 @@ def _link(path: str) -> str:
         return ""
 
 
-def _programs(paths: list) -> list:
+def _programs(paths: Words) -> Words:
     """Return those of the paths that are programs. A link would lead to files of the host."""
     return [path for path in paths if os.access(path, os.X_OK) and not os.path.islink(path)]
 
 
-def _programs_inside(paths: list, inside: list) -> list:
+def _programs_inside(paths: Words, inside: Words) -> Words:
     """Return those of the paths that are programs in a container."""
     asked = 'for path; do test -x "$path" && echo "$path"; done'
     try:
@@ -344,7 +366,7 @@ def _programs_inside(paths: list, inside: list) -> list:
     return done.stdout.decode("utf-8", "replace").splitlines()
 
 
-def _spies(process: dict, proc: str) -> list:
+def _spies(process: Entry, proc: str) -> typing.List[typing.Tuple[Words, int]]:
     """Return the commands of py-spy to try, without the number of the process: of this host, and of
     the image. Each is a list of words, and the number by which the program knows the process.
 
@@ -367,7 +389,7 @@ def _spies(process: dict, proc: str) -> list:
     return found + of_image[:1]
 
 
-def _dump(process: dict, proc: str, deadline: float) -> tuple:
+def _dump(process: Entry, proc: str, deadline: float) -> typing.Tuple[str, str]:
     """Return py-spy's dump of a process, and why there is none.
 
     The process is not stopped: a dump of one that waits for a disk would not end.
@@ -413,7 +435,7 @@ def _of_spy(text: str, proc: str) -> str:
     return "py-spy: " + lines[0][:200]
 
 
-def _told(process: dict, proc: str) -> dict:
+def _told(process: Entry, proc: str) -> Entry:
     """Return what the kernel knows of a process: its state, and where its main thread waits."""
     folder = "%s/%d/" % (proc, process["pid"])
     channel = _read(folder + "wchan", 200).strip()
@@ -429,7 +451,7 @@ def _told(process: dict, proc: str) -> dict:
 
 def collect(
     job: str, with_ras: bool = True, worker: typing.Optional[int] = None, proc: str = "/proc"
-) -> dict:
+) -> Entry:
     """Return what the ranks of a job on this host do: C(ranks), and C(ras), the answer of NCCL, or
     None.
 
@@ -455,7 +477,7 @@ def collect(
 # --- NCCL's RAS ---
 
 
-def ask_ras(address: str, tries: int = 4) -> dict:
+def ask_ras(address: str, tries: int = 4) -> Entry:
     """Return the C(text) with which NCCL answers at this address, and C(said), why there is none.
 
     All ranks of a host listen at one address, and the kernel chooses one for each connection, which
@@ -473,7 +495,7 @@ def ask_ras(address: str, tries: int = 4) -> dict:
     return {"text": "", "said": said}
 
 
-def _talk(address: tuple) -> str:
+def _talk(address: typing.Tuple[str, int]) -> str:
     """Return the status in JSON, or in text from an NCCL before 2.28.7.
 
     ValueError if the other side is not NCCL.
@@ -494,7 +516,7 @@ def _talk(address: tuple) -> str:
     return text
 
 
-def _read_until(stream: typing.BinaryIO, deadline: float) -> bytes:
+def _read_until(stream: io.BufferedReader, deadline: float) -> bytes:
     """Return what comes until the other side closes the connection, the deadline or the
     most bytes.
     """
@@ -508,7 +530,7 @@ def _read_until(stream: typing.BinaryIO, deadline: float) -> bytes:
     return b"".join(parts)
 
 
-def parse_ras(text: str) -> dict:
+def parse_ras(text: str) -> Entry:
     """Return what NCCL's RAS has found, from its JSON or its text.
 
     C(missing) has C(rank), C(host), C(pid) (None if not known) and C(is_dead) of ranks that do not
@@ -516,7 +538,7 @@ def parse_ras(text: str) -> dict:
     of ranks that have started fewer operations. C(errors) are sentences. C(size) is that of the
     largest group.
     """
-    found = {"missing": [], "behind": [], "errors": [], "size": 0}  # type: dict
+    found = {"missing": [], "behind": [], "errors": [], "size": 0}  # type: Entry
     if text.lstrip().startswith("{"):
         try:
             _read_json(json.loads(text), found)
@@ -527,7 +549,7 @@ def parse_ras(text: str) -> dict:
     return found
 
 
-def _read_json(value: dict, found: dict) -> None:
+def _read_json(value: Entry, found: Entry) -> None:
     for group in value["communicators"]:
         found["size"] = max(found["size"], int(group["size"]))
         for rank in group["missing_ranks"]:
@@ -536,7 +558,7 @@ def _read_json(value: dict, found: dict) -> None:
                 _missing(
                     found, rank["rank"], rank["host"], rank["pid"], status.get("considered_dead")
                 )
-        counts = collections.OrderedDict()  # type: dict
+        counts = collections.OrderedDict()  # type: Counts
         for rank in group["ranks"]:
             for operation, count in rank["collective_counts"].items():
                 counts.setdefault(operation, []).append((count, rank["rank"], rank["pid"]))
@@ -547,12 +569,14 @@ def _read_json(value: dict, found: dict) -> None:
             _behind(found, operation, ranks)
 
 
-def _missing(found: dict, rank: int, host: str, pid: typing.Optional[int], is_dead: object) -> None:
+def _missing(
+    found: Entry, rank: int, host: str, pid: typing.Optional[int], is_dead: object
+) -> None:
     if all(each["rank"] != rank for each in found["missing"]):
         found["missing"].append({"rank": rank, "host": host, "pid": pid, "is_dead": bool(is_dead)})
 
 
-def _behind(found: dict, operation: str, ranks: list) -> None:
+def _behind(found: Entry, operation: str, ranks: typing.List[Count]) -> None:
     """Add the ranks with fewer operations than the others.
 
     C(ranks) has (count, rank, process) of each that is known.
@@ -590,11 +614,12 @@ def _place(line: str, section: str, operation: str) -> typing.Tuple[str, str]:
     return section, operation
 
 
-def _read_text(text: str, found: dict) -> None:
+def _read_text(text: str, found: Entry) -> None:
     """Read the text of NCCL 2.24 and later. It names single ranks only if they are few."""
-    section, operation, count = "", "", None
-    counts = {}  # type: dict
-    most = {}  # type: dict
+    section, operation = "", ""
+    count = None  # type: typing.Optional[int]
+    counts = {}  # type: Counts
+    most = {}  # type: typing.Dict[str, int]
     for line in text.splitlines():
         section, operation = _place(line, section, operation)
         _of_group_of_ranks(found, line)
@@ -604,13 +629,13 @@ def _read_text(text: str, found: dict) -> None:
             most[operation] = max(most.get(operation, 0), count)
         rank = _RAS_RANK.match(line)
         if rank:
-            own = int(rank.group("count") or 0)
-            own = own if rank.group("count") or rank.group("none") else count
+            is_told = rank.group("count") or rank.group("none")
+            own = int(rank.group("count") or 0) if is_told else count
             _of_rank(found, section, operation, (rank, own), counts)
     _behind_most(found, counts, most)
 
 
-def _of_group_of_ranks(found: dict, line: str) -> None:
+def _of_group_of_ranks(found: Entry, line: str) -> None:
     """Take a line with the size of a group of ranks, or with the ranks that an old NCCL misses in
     one.
     """
@@ -624,7 +649,7 @@ def _of_group_of_ranks(found: dict, line: str) -> None:
         _missing(found, int(rank), "", None, False)
 
 
-def _behind_most(found: dict, counts: dict, most: dict) -> None:
+def _behind_most(found: Entry, counts: Counts, most: typing.Dict[str, int]) -> None:
     """Add the ranks behind the others by operation.
 
     C(counts) has those that are named, C(most) the highest count of those that are only counted.
@@ -636,7 +661,7 @@ def _behind_most(found: dict, counts: dict, most: dict) -> None:
     found["behind"] = [each for each in found["behind"] if each["rank"] >= 0]
 
 
-def _of_rank(found: dict, section: str, operation: str, said: tuple, counts: dict) -> None:
+def _of_rank(found: Entry, section: str, operation: str, said: OfRank, counts: Counts) -> None:
     """Take the line of one rank.
 
     C(said) has its match, and the number of its operations, None if it is not known.
@@ -718,11 +743,11 @@ _TOLD_ALWAYS = ("NFS", "FUSE", "disk", "stopped", "sleeps", "terminal", "lock", 
 _STATES = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "Z": "has ended"}
 
 
-def parse_dump(text: str) -> list:
+def parse_dump(text: str) -> Entries:
     """Return the threads of py-spy's dump, each with C(name), C(state), and C(frames), the
     innermost first: (function, file, line).
     """
-    threads = []  # type: list
+    threads = []  # type: Entries
     for line in text.splitlines():
         thread = _THREAD.match(line)
         frame = _FRAME.match(line)
@@ -736,7 +761,7 @@ def parse_dump(text: str) -> list:
     return threads
 
 
-def kernel_words(entry: dict) -> str:
+def kernel_words(entry: Entry) -> str:
     """Return what the kernel does for a process, in words. Empty if that says nothing."""
     if entry.get("state") in _STATES:
         return _STATES[entry["state"]]
@@ -746,7 +771,7 @@ def kernel_words(entry: dict) -> str:
     return "waits for a disk or a file server" if entry.get("state") == "D" else ""
 
 
-def _known(frames: list) -> typing.Optional[tuple]:
+def _known(frames: Frames) -> typing.Optional[typing.Tuple[str, str]]:
     """Return (kind, label) of the innermost frame that is known, None if none is."""
     if any(function == "_find_and_load" for function, _file, _line in frames):
         # Of a library that uses the others, too.
@@ -769,7 +794,7 @@ def _known(frames: list) -> typing.Optional[tuple]:
     return None
 
 
-def place(entry: dict) -> dict:
+def place(entry: Entry) -> Entry:
     """Return where a rank waits: C(kind) (WAITS, OWN, or an empty text if it is not known),
     C(label), and C(detail), the line of its program and the kernel.
 
@@ -793,22 +818,22 @@ def place(entry: dict) -> dict:
     return {"kind": kind, "label": label, "detail": ", ".join(told), "caller": caller}
 
 
-def _thread_that_trains(threads: list) -> list:
+def _thread_that_trains(threads: Entries) -> Frames:
     """Return the frames of the main thread, which is the first, or those of another one if the main
     one only waits for it.
     """
-    frames = threads[0]["frames"]
+    frames = threads[0]["frames"]  # type: Frames
     if _known(frames) is None and _LIBRARY.search(frames[0][1]):
         others = [thread["frames"] for thread in threads[1:]]
         return next((each for each in others if _known(each)), frames)
     return frames
 
 
-def _of_children(entry: dict) -> list:
+def _of_children(entry: Entry) -> Words:
     """Return words about the processes that load data for a rank: what one of them does, and how
     many wait for a file.
     """
-    found = collections.Counter()  # type: typing.Counter
+    found = collections.Counter()  # type: typing.Counter[str]
     told = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
     for child in entry.get("children") or []:
         words = kernel_words(child)
@@ -831,7 +856,7 @@ def _clean(text: object) -> str:
     return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "?", str(text))[:300]
 
 
-def _some(ranks: list, is_first: bool = True) -> str:
+def _some(ranks: Entries, is_first: bool = True) -> str:
     """Return the names of ranks, with their host if it is one."""
     kind, numbers = ranks[0]["kind"], [str(each["rank"]) for each in ranks]
     hosts = sorted({each["host"] for each in ranks})
@@ -855,16 +880,16 @@ def _do(count: int, words: str) -> str:
     return words if count == 1 else _OF_SEVERAL.get(verb, verb) + blank + rest
 
 
-def _grouped(ranks: list, key: str = "label") -> list:
+def _grouped(ranks: Entries, key: str = "label") -> typing.List[Entries]:
     """Return the ranks by their place, the fewest first."""
-    groups = collections.OrderedDict()  # type: dict
+    groups = collections.OrderedDict()  # type: typing.Dict[object, Entries]
     for each in ranks:
         where = each["place"]
         groups.setdefault(where[key] or (where["kind"], where["detail"]), []).append(each)
     return sorted(groups.values(), key=len)
 
 
-def _of_group(ranks: list) -> str:
+def _of_group(ranks: Entries) -> str:
     """Return what a group of ranks does."""
     where, count = ranks[0]["place"], len(ranks)
     if where["kind"] == WAITS:
@@ -876,7 +901,7 @@ def _of_group(ranks: list) -> str:
     return "where %s %s is not known" % (_some(ranks), _verb(count, "waits", "wait"))
 
 
-def _who(ranks: list) -> str:
+def _who(ranks: Entries) -> str:
     """Return the main statement: who is not where the others wait."""
     behind = [each for each in ranks if each["place"]["kind"] != WAITS]
     waiting = [each for each in ranks if each["place"]["kind"] == WAITS]
@@ -895,14 +920,14 @@ def _who(ranks: list) -> str:
     return _at_one_place(waiting)
 
 
-def _the_others(ranks: list) -> str:
+def _the_others(ranks: Entries) -> str:
     """Return what the ranks do that are named last. A single one has a name."""
     if len(ranks) == 1:
         return _of_group(ranks)
     return "the others wait in " + _clean(ranks[0]["place"]["label"])
 
 
-def _at_one_place(ranks: list) -> str:
+def _at_one_place(ranks: Entries) -> str:
     """Return that all ranks wait in the same operation, and whether different lines of the program
     have called it.
     """
@@ -918,21 +943,21 @@ def _at_one_place(ranks: list) -> str:
     return "%s wait in %s" % (_all(ranks), label)
 
 
-def _all(ranks: list) -> str:
+def _all(ranks: Entries) -> str:
     count = "both" if len(ranks) == 2 else "all %d" % len(ranks)
     return "%s %ss" % (count, ranks[0]["kind"])
 
 
-def _of_ras(ranks: list, found: dict) -> list:
+def _of_ras(ranks: Entries, found: Entry) -> Words:
     """Return what NCCL says of ranks, as statements.
 
     Its numbers are those of a group: a rank is known by its process, or if the group has all ranks.
     """
-    by_pid = collections.OrderedDict()  # type: dict
+    by_pid = collections.OrderedDict()  # type: typing.Dict[int, Entries]
     for each in ranks:
         by_pid.setdefault(each["inner"], []).append(each)
 
-    def name(said: dict) -> str:
+    def name(said: Entry) -> str:
         same = by_pid.get(said["pid"]) or []
         if len(same) == 1:
             return _some(same)
@@ -962,12 +987,12 @@ def _of_ras(ranks: list, found: dict) -> list:
     )
 
 
-def _with_places(answers: list) -> list:
+def _with_places(answers: Entries) -> Entries:
     """Return the ranks of all hosts with their places, by number.
 
     Workers are left out if there are ranks.
     """
-    found = {}  # type: dict
+    found = {}  # type: typing.Dict[typing.Tuple[str, int], Entry]
     for each in answers:
         for entry in each.get("ranks") or []:
             named = dict(entry, host=each["host"], place=place(entry))
@@ -976,7 +1001,7 @@ def _with_places(answers: list) -> list:
     return [found[key] for key in sorted(found) if key[0] in kinds]
 
 
-def sentence(answers: list) -> str:
+def sentence(answers: Entries) -> str:
     """Return where the ranks of a job wait, and which of them differs: rank 5 on gpu-b is in
     dataloader, the others wait in all_reduce.
 
@@ -1001,7 +1026,7 @@ def sentence(answers: list) -> str:
     return ". ".join(told[:1] + [_begin(each) for each in told[1:]])
 
 
-def _all_at_one_line(ranks: list) -> bool:
+def _all_at_one_line(ranks: Entries) -> bool:
     """Return whether several ranks all wait in the same operation, which the same line of the
     program has called.
     """
@@ -1014,7 +1039,7 @@ def _begin(text: str) -> str:
     return text if text.startswith("py-spy") else text[:1].upper() + text[1:]
 
 
-def _details(ranks: list) -> list:
+def _details(ranks: Entries) -> Words:
     """Return the lines of the programs of ranks that do not wait for others, and why the place of a
     rank is not known.
     """
@@ -1032,7 +1057,7 @@ def _details(ranks: list) -> list:
     return found
 
 
-def report(answers: list, said: str) -> str:
+def report(answers: Entries, said: str) -> str:
     """Return the text of hang.txt: the sentence, then all that was collected."""
     lines = [said, ""]
     for each in answers:
@@ -1050,7 +1075,7 @@ def report(answers: list, said: str) -> str:
     return "\n".join(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "?", line) for line in lines) + "\n"
 
 
-def _lines_of(entry: dict) -> list:
+def _lines_of(entry: Entry) -> Words:
     lines = [
         "process %d: %s" % (entry["pid"], entry["command"]),
         "state %s, kernel: %s %s"
@@ -1075,7 +1100,7 @@ def _write(path: str, text: str, mode: int = 0o600) -> None:
     os.rename(new, path)
 
 
-def _read_answer(path: str) -> dict:
+def _read_answer(path: str) -> Entry:
     """Return the content of a JSON file of a job. Its owner may have put anything in its place."""
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -1086,13 +1111,14 @@ def _read_answer(path: str) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def ask(folder: str, hosts: list, seconds: float = ANSWER_SECONDS) -> list:
+def ask(folder: str, hosts: Words, seconds: float = ANSWER_SECONDS) -> Entries:
     """Ask all workers of a job where they wait, and return their answers as P(sentence)
     takes them.
     """
     mark = "%.6f" % time.time()
     _write(os.path.join(folder, ASKED), mark + "\n")
-    deadline, found = time.time() + seconds, {}  # type: float, dict
+    deadline = time.time() + seconds
+    found = {}  # type: typing.Dict[int, Entry]
     while len(found) < len(hosts) and time.time() < deadline:
         for worker in range(len(hosts)):
             answered = _read_answer(os.path.join(folder, ANSWER % worker))
@@ -1104,7 +1130,7 @@ def ask(folder: str, hosts: list, seconds: float = ANSWER_SECONDS) -> list:
     return [dict(checked.get(worker, silent), host=host) for worker, host in enumerate(hosts)]
 
 
-def _checked(found: dict) -> dict:
+def _checked(found: Entry) -> Entry:
     """Return an answer, if it has the form of P(collect)."""
     try:
         tried = [dict(found, host="")]
@@ -1124,7 +1150,7 @@ def answer(folder: str, job: str, worker: int) -> None:
             _write(path, json.dumps(dict(found, asked=mark)) + "\n")
 
 
-def tell(folder: str, answers: list, mode: int = 0o600) -> str:
+def tell(folder: str, answers: Entries, mode: int = 0o600) -> str:
     """Write hang.txt, and return the sentence."""
     said = sentence(answers)
     with contextlib.suppress(OSError):

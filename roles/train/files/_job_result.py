@@ -17,6 +17,7 @@ import json
 import os
 import signal
 import time
+from typing import Any, Dict
 
 import _job_watch
 from _files import read_json, write_private
@@ -40,6 +41,10 @@ __all__ = [
     "summary_end",
     "write_json",
 ]
+
+#: A rank's record or row, a cause, and other objects of result.json: what a program of a person has
+#: reported may be in them.
+Entry = Dict[str, Any]
 
 #: Exit codes of a job, as of timeout(1) and of a shell.
 TIMED_OUT, STOPPED = 124, 143
@@ -70,13 +75,13 @@ LAST_LINES, NAMED = 20, 8
 # --- pure functions ---
 
 
-def report_of(record: dict | None) -> dict:
+def report_of(record: Entry | None) -> Entry:
     """Return what a rank has reported, empty if that is not an object."""
     report = (record or {}).get("report")
     return report if isinstance(report, dict) else {}
 
 
-def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
+def row(rank: int, host: str | None, slot: int, record: Entry | None) -> Entry:
     """Return what is known of a rank: its entry of result.json, and C(ended), the time of its end
     in seconds since the epoch or None.
 
@@ -105,12 +110,12 @@ def row(rank: int, host: str | None, slot: int, record: dict | None) -> dict:
 NOT_TOLD = ("ended", "oom_kills", "seen", "world_size")
 
 
-def entries(rows: list[dict]) -> list[dict]:
+def entries(rows: list[Entry]) -> list[Entry]:
     """Return the rows as result.json has them."""
     return [{key: row[key] for key in row if key not in NOT_TOLD} for row in rows]
 
 
-def own_failures(rows: list[dict]) -> list[dict]:
+def own_failures(rows: list[Entry]) -> list[Entry]:
     """Return the ranks that failed by themselves, the earliest first.
 
     A rank that ended by SIGTERM was stopped because of another one. A rank that ended by SIGKILL
@@ -121,7 +126,7 @@ def own_failures(rows: list[dict]) -> list[dict]:
     return by_time(failed)
 
 
-def by_time(rows: list[dict]) -> list[dict]:
+def by_time(rows: list[Entry]) -> list[Entry]:
     """Return the ranks in the order in which they ended.
 
     The clocks of hosts differ, so the times at which the runner has seen the ends count, if it has
@@ -153,8 +158,11 @@ class Logs:
 
 
 def first_failed(
-    rows: list[dict], logs: object, said: dict | None = None, memory: dict | None = None
-) -> dict | None:
+    rows: list[Entry],
+    logs: Logs | dict[int, str],
+    said: dict[int, str] | None = None,
+    memory: dict[str, Entry] | None = None,
+) -> Entry | None:
     """Return the rank that failed first, with its causes and the ranks that failed because of it,
     or None if none failed.
 
@@ -177,7 +185,7 @@ def first_failed(
     return dict({key: row[key] for key in keys}, **found, consequences=ended)
 
 
-def _failed(rows: list[dict]) -> list[dict]:
+def _failed(rows: list[Entry]) -> list[Entry]:
     """Return the ranks that failed by themselves, or all that did not end well, the
     earliest first.
     """
@@ -187,12 +195,12 @@ def _failed(rows: list[dict]) -> list[dict]:
     return by_time(own_failures(rows) + killed) or by_time(bad)
 
 
-def _is_own(causes: list[dict]) -> bool:
+def _is_own(causes: list[Entry]) -> bool:
     of_others = importlib.import_module("_error_signatures").OF_OTHERS
     return not causes or any(cause["id"] not in of_others for cause in causes)
 
 
-def _failed_itself(causes: list[dict]) -> bool:
+def _failed_itself(causes: list[Entry]) -> bool:
     """Return whether a rank failed by itself.
 
     What its launcher says of the end does not tell whether it did.
@@ -203,7 +211,7 @@ def _failed_itself(causes: list[dict]) -> bool:
     return _is_own([cause for cause in causes if cause["id"] in names])
 
 
-def _has_cause(causes: list[dict]) -> bool:
+def _has_cause(causes: list[Entry]) -> bool:
     """Return whether one of the messages says why, and not only that something failed."""
     table = importlib.import_module("_error_signatures")
     goes_on = importlib.import_module("_log_causes").goes_on
@@ -211,7 +219,9 @@ def _has_cause(causes: list[dict]) -> bool:
     return any(cause["id"] in known and not goes_on(cause["line"]) for cause in causes)
 
 
-def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -> dict:
+def _explained(
+    row: Entry, log: object, said: dict[int, str] | None, memory: dict[str, Entry] | None
+) -> Entry:
     """Return C(causes) and C(lines) of a rank that failed."""
     library = importlib.import_module("_log_causes")
     log = library.log_of(log) if isinstance(log, str) else log
@@ -232,7 +242,7 @@ def _explained(row: dict, log: object, said: dict | None, memory: dict | None) -
     return {"lines": [found["line"] for found in lines], "causes": causes}
 
 
-def _with_code(causes: list[dict], code: int | None, library: object) -> list[dict]:
+def _with_code(causes: list[Entry], code: int | None, library: Any) -> list[Entry]:
     """Return the causes, with what an exit code says if the log has no cause of this rank.
 
     C(code) is None for one that was killed.
@@ -244,7 +254,7 @@ def _with_code(causes: list[dict], code: int | None, library: object) -> list[di
     return [library.cause_of(name, line)] + causes
 
 
-def _with_memory(causes: list[dict], counters: dict, library: object) -> list[dict]:
+def _with_memory(causes: list[Entry], counters: Entry, library: Any) -> list[Entry]:
     """Return the causes, with what the control group says of a kill: it counts those because of its
     limit.
     """
@@ -268,7 +278,7 @@ def _with_memory(causes: list[dict], counters: dict, library: object) -> list[di
     return [told] + [each for each in causes if each["id"] not in names]
 
 
-def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
+def failure_lines(what: str, failed: Entry | None, fix: str) -> list[str]:
     """Return lines for the log about the rank that failed first.
 
     C(what) is C(rank) or C(worker), C(fix) the key of the fix for the reader.
@@ -302,7 +312,7 @@ def failure_lines(what: str, failed: dict | None, fix: str) -> list[str]:
     return lines
 
 
-def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool) -> int:
+def exit_code(code: int, rows: list[Entry], problems: list[str], is_stopped: bool) -> int:
     """Return the job's exit code: that of the first failed rank, else that of the launcher, or 1 if
     only a check failed.
 
@@ -312,12 +322,12 @@ def exit_code(code: int, rows: list[dict], problems: list[str], is_stopped: bool
         return code
     failed = own_failures(rows)
     if failed:
-        return failed[0]["exit_code"]
+        return int(failed[0]["exit_code"])
     # A launcher's 0 is not enough: each rank has to report its own.
     return code or int(bool(problems) or any(row["exit_code"] != 0 for row in rows))
 
 
-def problem(what: str, host: str, row: dict, folder: str) -> str:
+def problem(what: str, host: str, row: Entry, folder: str) -> str:
     """Return how a rank failed, as a sentence, or an empty text.
 
     C(what) is C(rank) or C(worker), C(host) where it belongs.
@@ -340,7 +350,7 @@ def problem(what: str, host: str, row: dict, folder: str) -> str:
     return ""
 
 
-def checksum_problems(checksums: dict) -> list[str]:
+def checksum_problems(checksums: dict[str, str | None]) -> list[str]:
     """Return the sentences that the parameters differ.
 
     C(checksums) has what each rank has reported, by its name, None for one that has reported
@@ -355,8 +365,8 @@ def checksum_problems(checksums: dict) -> list[str]:
 
 
 def seen(
-    host: str, requested: int, devices: list[str], found: dict
-) -> tuple[dict, dict, list[str]]:
+    host: str, requested: int, devices: list[str], found: Entry
+) -> tuple[Entry, Entry, list[str]]:
     """Return result.json's entries of a host, C(gpus) and C(fabric), and warnings.
 
     C(requested) is the number of GPUs that the job requested there, C(devices) which ones if it has
@@ -379,22 +389,23 @@ def seen(
     return gpus, fabric, [warning % (host, idle, requested)]
 
 
-def metrics(records: dict) -> dict:
+def metrics(records: dict[int, Entry | None]) -> Entry:
     """Return the metrics that the first rank has reported."""
-    return report_of(records.get(0)).get("metrics", {})
+    found: Entry = report_of(records.get(0)).get("metrics", {})
+    return found
 
 
-def longest(records: dict) -> float:
+def longest(records: dict[int, Entry | None]) -> float:
     """Return the seconds of the rank that ran longest."""
     return max([record.get("seconds") or 0.0 for record in records.values() if record] or [0.0])
 
 
-def busy(gpus: dict) -> str:
+def busy(gpus: Entry) -> str:
     """Return how many of the requested GPUs of a host were busy, for the log."""
     return "GPUs busy %s of %d" % ("?" if gpus["busy"] is None else gpus["busy"], gpus["requested"])
 
 
-def moved(result: dict) -> list[str]:
+def moved(result: Entry) -> list[str]:
     """Return lines for the log: the metrics, and by host the bytes of the fabric and the use of the
     GPUs.
     """
@@ -414,7 +425,7 @@ def moved(result: dict) -> list[str]:
     return lines
 
 
-def summary_end(result: dict) -> list[str]:
+def summary_end(result: Entry) -> list[str]:
     """Return the last lines for the log: the warnings and the problems."""
     warnings = ["warning: " + warning for warning in result["warnings"]]
     return warnings + ["failed: " + problem for problem in result["problems"]]
@@ -427,7 +438,7 @@ def write_json(path: str, value: object, mode: int = 0o600) -> None:
     write_private(path, json.dumps(value, indent=2) + "\n", mode)
 
 
-def read_records(folder: str, count: int, seconds: float) -> dict[int, dict]:
+def read_records(folder: str, count: int, seconds: float) -> dict[int, Entry]:
     """Return the rank.N.json of C(count) ranks by N, without those that are missing.
 
     A network file system may show a file of another host after a short delay, so there are

@@ -19,12 +19,13 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 
 try:
     from ansible_collections.trainyard.gpu.plugins.module_utils import _bandwidth
 except ImportError:
     # In a container, and beside the runner, it is in the same folder.
-    import _bandwidth
+    import _bandwidth  # type: ignore[no-redef]
 
 __all__ = [
     "IN_USE",
@@ -45,6 +46,14 @@ __all__ = [
     "watch",
 ]
 
+#: A card of C(_bandwidth.card), and the bytes that cards have sent and received, None if one of
+#: them has no counters.
+Card = typing.Dict[str, typing.Any]
+Counters = typing.Optional[typing.List[int]]
+#: Counters of control groups, None where they are not known.
+Memory = typing.Dict[str, typing.Any]
+Load = typing.Dict[str, typing.Any]
+
 USAGE = (
     "nvidia-smi",
     "--query-gpu=utilization.gpu,memory.used,memory.total",
@@ -59,7 +68,7 @@ IN_USE = 5
 FIRST_SECONDS, FIRST_LOOKS, LATER_SECONDS = 1, 10, 5
 
 
-def read(path):
+def read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read().strip()
@@ -68,7 +77,7 @@ def read(path):
         return ""
 
 
-def output(*command):
+def output(*command: str) -> str:
     try:
         return subprocess.run(
             command,
@@ -82,20 +91,20 @@ def output(*command):
         return ""
 
 
-def card_model(device):
+def card_model(device: str) -> str:
     """PCI vendor and device of a card's folder in sysfs, '15b3:1021'; empty for a virtual one."""
     ids = [read(os.path.join(device, file)) for file in ("vendor", "device")]
     return ":".join(text[2:] for text in ids) if all(text[:2] == "0x" for text in ids) else ""
 
 
-def _models_below(folder):
+def _models_below(folder: str) -> typing.Set[str]:
     """Models of an interface's card, or of the cards below a bond or VLAN."""
     model = card_model(os.path.join(folder, "device"))
     lower = sorted(os.path.realpath(path) for path in glob.glob(os.path.join(folder, "lower_*")))
     return {model} if model else {name for path in lower for name in _models_below(path)}
 
 
-def interface_card(name, sysfs="/sys"):
+def interface_card(name: str, sysfs: str = "/sys") -> Card:
     folder = os.path.join(sysfs, "class/net", name)
     device = os.path.join(folder, "device")
     # Neither a card nor on top of one. The speed of a virtual interface is arbitrary.
@@ -110,7 +119,7 @@ def interface_card(name, sysfs="/sys"):
     )
 
 
-def rdma_cards(wanted, sysfs="/sys"):
+def rdma_cards(wanted: str, sysfs: str = "/sys") -> typing.List[Card]:
     """A card for each active port that NCCL_IB_HCA selects (names with or without a port; = for
     exact names, ^ to exclude).
     """
@@ -140,20 +149,22 @@ def rdma_cards(wanted, sysfs="/sys"):
     return cards
 
 
-def rdma_models(sysfs="/sys"):
+def rdma_models(sysfs: str = "/sys") -> typing.List[str]:
     """Models of all RDMA devices, also of those whose ports are down."""
     folders = glob.glob(os.path.join(sysfs, "class/infiniband/*/device"))
     return sorted({model for model in map(card_model, folders) if model})
 
 
-def is_infiniband(name, sysfs="/sys"):
+def is_infiniband(name: str, sysfs: str = "/sys") -> bool:
     return all(
         read(path) == "InfiniBand"
         for path in glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*/link_layer"))
     )
 
 
-def cards_of(environment, with_gpus, sysfs="/sys"):
+def cards_of(
+    environment: typing.Mapping[str, str], with_gpus: bool, sysfs: str = "/sys"
+) -> typing.Tuple[typing.List[Card], str]:
     """(cards, interface) for the data of ranks with this environment.
 
     NCCL uses RDMA if possible; Gloo uses only the interface.
@@ -171,7 +182,15 @@ def cards_of(environment, with_gpus, sysfs="/sys"):
     return cards or ([interface_card(interface, sysfs)] if interface else []), interface
 
 
-def card_counters(cards, sysfs="/sys"):
+def _together(readings: typing.Sequence[typing.Sequence[typing.Optional[int]]]) -> Counters:
+    """Return the sums of bytes sent and received, None if one of the counters is not known."""
+    known = [(sent, got) for sent, got in readings if sent is not None and got is not None]
+    if len(known) < len(readings):
+        return None
+    return [sum(sent for sent, _got in known), sum(got for _sent, got in known)]
+
+
+def card_counters(cards: typing.List[Card], sysfs: str = "/sys") -> typing.Dict[str, Counters]:
     """Bytes that each card has sent and received over all of its ports, by its name; None for a
     card without counters.
     """
@@ -188,17 +207,15 @@ def card_counters(cards, sysfs="/sys"):
             )
             for folder in folders
         ]
-        known = not any(None in port for port in ports)
-        found[name] = [sum(port[way] for port in ports) for way in (0, 1)] if known else None
+        found[name] = _together(ports)
     return found
 
 
-def counters(cards, sysfs="/sys"):
+def counters(cards: typing.List[Card], sysfs: str = "/sys") -> Counters:
     """Bytes that the cards have sent and received together; None if one of them has no counters."""
     found = list(card_counters(cards, sysfs).values())
-    if not found or None in found:
-        return None
-    return [sum(card[way] for card in found) for way in (0, 1)]
+    known = [card for card in found if card is not None]
+    return _together(known) if known and len(known) == len(found) else None
 
 
 #: Counters of lost data, below the folder of an interface and of an RDMA port. Counters of
@@ -227,12 +244,14 @@ LOST_RDMA = (
 LOST_PFC = ("discards", "storms")
 
 
-def lost_by_flow_control(name, sysfs="/sys", ask=_bandwidth.driver_statistics):
+def lost_by_flow_control(
+    name: str, sysfs: str = "/sys", ask: typing.Callable[[str], str] = _bandwidth.driver_statistics
+) -> typing.Dict[str, int]:
     """Return what priority flow control has lost at a RoCE card, by counter.
 
     InfiniBand has no such counters, and a port of a card may be without interface.
     """
-    found = {}
+    found = {}  # type: typing.Dict[str, int]
     if is_infiniband(name, sysfs):
         return found
     for path in glob.glob(os.path.join(sysfs, "class/infiniband", name, "device/net/*")):
@@ -244,16 +263,19 @@ def lost_by_flow_control(name, sysfs="/sys", ask=_bandwidth.driver_statistics):
     return found
 
 
-def losses(cards, sysfs="/sys", proc="/proc"):
+def losses(
+    cards: typing.List[Card], sysfs: str = "/sys", proc: str = "/proc"
+) -> typing.Dict[str, typing.Any]:
     """Counters of TCP's segments (C(tcp): sent, resent) and of lost data by card, and the MTU of
     each interface, as far as they can be read.
 
     TCP's counters are of all connections of the host, or of the container if it has a network of
     its own.
     """
-    found = {"tcp": _segments(proc), "cards": {}, "mtu": {}}
+    found = {"tcp": _segments(proc), "cards": {}, "mtu": {}}  # type: typing.Dict[str, typing.Any]
     for name, rdma in sorted({(card["name"], card["rdma"]) for card in cards}):
-        folders, counted = [os.path.join(sysfs, "class/net", name)], LOST
+        folders = [os.path.join(sysfs, "class/net", name)]
+        counted = LOST  # type: typing.Tuple[str, ...]
         if rdma:
             folders = glob.glob(os.path.join(sysfs, "class/infiniband", name, "ports/*"))
             counted = LOST_RDMA
@@ -269,7 +291,7 @@ def losses(cards, sysfs="/sys", proc="/proc"):
     return found
 
 
-def _segments(proc):
+def _segments(proc: str) -> typing.List[int]:
     """Return how many segments TCP has sent, and how many of them again.
 
     Empty if the kernel does not say.
@@ -282,7 +304,9 @@ def _segments(proc):
     return [int(values["OutSegs"]), int(values["RetransSegs"])]
 
 
-def seen_gpus(requested, devices, peaks):
+def seen_gpus(
+    requested: int, devices: typing.List[str], peaks: typing.List[typing.Optional[float]]
+) -> typing.Dict[str, typing.Any]:
     """A job's GPUs on one host: requested, busy (None if unknown), and the idle ones by number.
 
     C(requested) is how many the job was to use, C(devices) which ones if they were chosen by
@@ -291,12 +315,13 @@ def seen_gpus(requested, devices, peaks):
     numbers = [int(device) for device in devices if device.isdigit() and int(device) < len(peaks)]
     # With a selection by UUID, or without one, the numbers are unknown.
     chosen = numbers if len(numbers) == requested else list(range(len(peaks)))
-    known = [number for number in chosen if peaks[number] is not None]
-    busy = [number for number in known if peaks[number] >= IN_USE]
+    read_peaks = [(number, peaks[number]) for number in chosen]
+    known = [(number, peak) for number, peak in read_peaks if peak is not None]
+    busy = [number for number, peak in known if peak >= IN_USE]
     if len(known) < requested and len(busy) < requested:
         # In MIG mode nvidia-smi reports nothing.
         return {"requested": requested, "busy": None, "idle": []}
-    idle = [number for number in known if number not in busy]
+    idle = [number for number, _peak in known if number not in busy]
     return {
         "requested": requested,
         "busy": min(len(busy), requested),
@@ -307,16 +332,18 @@ def seen_gpus(requested, devices, peaks):
 class _Gpus(threading.Thread):
     """Samples the GPUs repeatedly and keeps the highest use of each."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super(_Gpus, self).__init__(daemon=True)
-        self.peaks, self.now, self.looks, self.error = [], [], 0, ""
+        self.looks, self.error = 0, ""
+        self.peaks = []  # type: typing.List[typing.Optional[float]]
+        self.now = []  # type: typing.List[typing.Any]
 
-    def run(self):
+    def run(self) -> None:
         while True:
             self.look()
             time.sleep(FIRST_SECONDS if self.looks < FIRST_LOOKS else LATER_SECONDS)
 
-    def look(self):
+    def look(self) -> None:
         try:
             found = _bandwidth.usage(output(*WORK), 4)
         except _bandwidth.ParseError as error:
@@ -334,14 +361,14 @@ class _Gpus(threading.Thread):
         self.looks, self.error = self.looks + 1, ""
 
 
-def memory(root="/sys/fs/cgroup", own="/proc/self/cgroup", killed=0):
+def memory(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup", killed: int = 0) -> Memory:
     """Return limit and peak in bytes, None if there is none, and oom_kills, of the control groups
     around this process. The smallest limit counts.
 
     The kernel counts a kill in the group whose limit was reached and in those above it. C(killed)
     were counted before: a container lives longer than a job.
     """
-    found = {"limit": None, "peak": None, "oom_kills": 0}
+    found = {"limit": None, "peak": None, "oom_kills": 0}  # type: Memory
     for line in read(own).splitlines():
         number, names, path = (line.split(":", 2) + ["", ""])[:3]
         if (number, names) == ("0", ""):
@@ -358,7 +385,7 @@ def memory(root="/sys/fs/cgroup", own="/proc/self/cgroup", killed=0):
     return found
 
 
-def _add_group(found, folder, files):
+def _add_group(found: Memory, folder: str, files: typing.Tuple[str, str, str]) -> None:
     limit, peak, counted = (read("%s/%s" % (folder, name)) for name in files)
     # Version 1 has a number near 2^63 if there is no limit.
     if not limit.isdigit() or int(limit) > 1 << 60:
@@ -372,7 +399,7 @@ def _add_group(found, folder, files):
         found["peak"] = min(int(peak), int(limit)) if peak.isdigit() else None
 
 
-def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
+def load(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> Load:
     """Return the seconds of CPU and the bytes of memory that the job of Slurm around this process
     has used on this host, None where that is not known.
 
@@ -381,9 +408,9 @@ def load(root="/sys/fs/cgroup", own="/proc/self/cgroup"):
     return load_of(read(own), root)
 
 
-def load_of(groups, root="/sys/fs/cgroup"):
+def load_of(groups: str, root: str = "/sys/fs/cgroup") -> Load:
     """Return the same for control groups in the form of /proc/PID/cgroup."""
-    found = {"cpu_seconds": None, "memory": None}
+    found = {"cpu_seconds": None, "memory": None}  # type: Load
     for line in groups.splitlines():
         number, names, path = (line.split(":", 2) + ["", ""])[:3]
         at = re.match(r"(.*/job_[0-9]+)(/|$)", path)
@@ -396,9 +423,9 @@ def load_of(groups, root="/sys/fs/cgroup"):
                 found["cpu_seconds"] = int(used.group(1)) / 1e6
             kept = read(folder + "/memory.current")
         elif "cpuacct" in names.split(","):
-            used = read("%s/cpuacct%s/cpuacct.usage" % (root, at.group(1)))
-            if used.isdigit():
-                found["cpu_seconds"] = int(used) / 1e9
+            nanoseconds = read("%s/cpuacct%s/cpuacct.usage" % (root, at.group(1)))
+            if nanoseconds.isdigit():
+                found["cpu_seconds"] = int(nanoseconds) / 1e9
             continue
         elif "memory" in names.split(","):
             kept = read("%s/memory%s/memory.usage_in_bytes" % (root, at.group(1)))
@@ -409,7 +436,7 @@ def load_of(groups, root="/sys/fs/cgroup"):
     return found
 
 
-def _watched_cards(with_gpus, sysfs):
+def _watched_cards(with_gpus: bool, sysfs: str) -> typing.List[Card]:
     """Return the cards whose bytes are those of a job."""
     # InfiniBand ports also count socket traffic. RoCE ports count only RDMA.
     told = [
@@ -420,18 +447,23 @@ def _watched_cards(with_gpus, sysfs):
     return (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
 
 
-def _grown(before, now):
+def _grown(before: Counters, now: Counters) -> typing.List[typing.Optional[int]]:
     """Return the bytes sent and received since the first reading, [None, None] if that is not
     known.
     """
-    grown = [late - early for late, early in zip(now, before)] if now and before else [None, None]
-    if None not in grown and min(grown) < 0:
-        # The counters restart at 0 after a reload of the driver.
+    if not now or not before:
         return [None, None]
-    return grown
+    grown = [late - early for late, early in zip(now, before)]
+    # The counters restart at 0 after a reload of the driver.
+    return [None, None] if min(grown) < 0 else [*grown]
 
 
-def watch(with_gpus, source=None, sink=None, sysfs="/sys"):
+def watch(
+    with_gpus: bool,
+    source: typing.Optional[typing.TextIO] = None,
+    sink: typing.Optional[typing.TextIO] = None,
+    sysfs: str = "/sys",
+) -> None:
     """Write the observations as one line of JSON repeatedly until the input ends, and once more
     then.
     """

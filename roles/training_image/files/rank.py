@@ -21,20 +21,23 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 
 LONGEST_LINE = 65536
 # Of prctl(2).
 PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x59616D61
 
 
-def first_of(environment, *names):
+def first_of(environment: typing.Mapping[str, str], *names: str) -> typing.Optional[int]:
     for name in names:
         if environment.get(name, "").isdigit():
             return int(environment[name])
     return None
 
 
-def place(environment):
+def place(
+    environment: typing.Mapping[str, str],
+) -> typing.Tuple[typing.Optional[int], typing.Optional[int], typing.Optional[int]]:
     """Return (rank, slot on this host, world size) from the variables of torchrun, Horovod, Open
     MPI or MPICH.
     """
@@ -51,7 +54,7 @@ def place(environment):
     )
 
 
-def container_id(mountinfo):
+def container_id(mountinfo: str) -> typing.Optional[str]:
     """Return the container's ID.
 
     Docker mounts hosts, hostname and resolv.conf from a folder with this name. With the host
@@ -61,7 +64,7 @@ def container_id(mountinfo):
     return found.group(1) if found else None
 
 
-def local_addresses(fib_trie):
+def local_addresses(fib_trie: str) -> typing.List[str]:
     """Return the IPv4 addresses of this machine, which show where a rank ran, independently of the
     launcher's settings.
     """
@@ -76,7 +79,7 @@ def local_addresses(fib_trie):
     return sorted(addresses)
 
 
-def read(path):
+def read(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -84,7 +87,7 @@ def read(path):
         return ""
 
 
-def oom_kills(vmstat):
+def oom_kills(vmstat: str) -> typing.Optional[int]:
     """Return how many processes the kernel of this host has killed since its boot because memory
     was full, in a control group or on the host.
 
@@ -94,14 +97,14 @@ def oom_kills(vmstat):
     return int(found.group(1)) if found else None
 
 
-def write_json(path, value):
+def write_json(path: str, value: object) -> None:
     with open(path + ".new", "w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=1, sort_keys=True)
         stream.write("\n")
     os.rename(path + ".new", path)
 
 
-def in_own_group():
+def in_own_group() -> None:
     """Create a process group, so that a signal reaches all processes of the command, and end with
     this process, even after SIGKILL.
 
@@ -118,7 +121,7 @@ def in_own_group():
     library.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
-def end_without_launcher(child, launcher):
+def end_without_launcher(child: "subprocess.Popen[bytes]", launcher: int) -> None:
     """End the rank if its launcher has ended, because it would keep the launcher's ssh connection
     open.
     """
@@ -129,7 +132,7 @@ def end_without_launcher(child, launcher):
     pass_on(child, signal.SIGKILL)
 
 
-def pass_on(child, number):
+def pass_on(child: "subprocess.Popen[bytes]", number: int) -> None:
     try:
         os.killpg(child.pid, number)
     except OSError:
@@ -137,11 +140,11 @@ def pass_on(child, number):
         return
 
 
-def copy_output(child, log, prefix):
+def copy_output(child: "subprocess.Popen[bytes]", log: typing.BinaryIO, prefix: bytes) -> None:
     """Write the output unchanged to the log, and complete lines with the rank as prefix to the
     launcher.
     """
-    source = child.stdout.fileno()
+    source = typing.cast(typing.BinaryIO, child.stdout).fileno()
     pending = b""
     while True:
         if not select.select([source], [], [], 1)[0]:
@@ -165,7 +168,7 @@ def copy_output(child, log, prefix):
             return
 
 
-def not_started(command, error):
+def not_started(command: typing.List[str], error: OSError) -> typing.Tuple[int, str]:
     """Return the exit code of a command that cannot be started, as a shell has it, and its
     words.
     """
@@ -174,7 +177,7 @@ def not_started(command, error):
     return 126, "%s: %s" % (command[0], error.strerror)
 
 
-def main():
+def main() -> None:
     launcher = os.getppid()
     command = sys.argv[1:]
     job = os.environ.get("TRAINYARD_JOB_DIR")
@@ -201,7 +204,7 @@ def main():
         "exit_code": None,
         "oom_kills": None,
         "report": None,
-    }
+    }  # type: typing.Dict[str, typing.Any]
     killed = oom_kills(read("/proc/vmstat"))
     write_json(base + ".json", facts)
     prefix = ("[%d %s] " % (rank, facts["hostname"])).encode()
@@ -229,8 +232,9 @@ def main():
             copy_output(child, log, prefix)
             code = child.wait()
     facts["exit_code"] = code if code >= 0 else 128 - code
-    if killed is not None:
-        facts["oom_kills"] = oom_kills(read("/proc/vmstat")) - killed
+    killed_now = oom_kills(read("/proc/vmstat"))
+    if killed is not None and killed_now is not None:
+        facts["oom_kills"] = killed_now - killed
     facts["seconds"] = round(time.time() - facts["started"], 2)
     try:
         facts["report"] = json.loads(read(report) or "null")
