@@ -282,8 +282,8 @@ def sources(release: str) -> list[str]:
         "architecture": "x86_64",
         "os": {"id": facts["id"], "version_id": facts["version_id"]},
     }
-    cuda = vendor.vendor_source("cuda", host, with_key=False)
-    toolkit = vendor.vendor_source("container_toolkit", host, with_key=False)
+    cuda = vendor.vendor_source("cuda", host, {"with_key": False})
+    toolkit = vendor.vendor_source("container_toolkit", host, {"with_key": False})
     docker = values_of("roles/docker_engine/defaults/main.yml")["docker_engine_repository_url"]
     docker = f"{docker}/{facts['id']}"
     rows = [

@@ -34,7 +34,7 @@ EXAMPLES = r"""
 - name: Report which of NVIDIA's repositories serves a host
   ansible.builtin.debug:
     msg: "{{ ('cuda' | trainyard.gpu.decide('vendor_source', cluster_host,
-      with_key=false)).directory }}"
+      {'with_key': false})).directory }}"
 """
 
 RETURN = r"""

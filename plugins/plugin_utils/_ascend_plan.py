@@ -313,13 +313,22 @@ def _of_hosts(
     ]
 
 
-def ascend_plan(readings: Readings, npus: Readings, requested: Requested) -> Plan:
+class Found(TypedDict):
+    """Results of M(trainyard.gpu.ascend_info) and of M(trainyard.gpu.npu_smi_info) by host, in rank
+    order.
+    """
+
+    readings: Readings
+    npus: Readings
+
+
+def ascend_plan(found: Found, requested: Requested) -> Plan:
     """Judge driver, firmware and devices of all hosts with NPUs, and plan their environment and the
     rank table.
 
-    C(readings) are results of M(trainyard.gpu.ascend_info), C(npus) of
-    M(trainyard.gpu.npu_smi_info), by host in rank order.
+    Returns Plan, which explains each key; C(problems) and C(warnings) are sentences.
     """
+    readings, npus = found["readings"], found["npus"]
     problems = [
         fault
         for name, reading in readings.items()

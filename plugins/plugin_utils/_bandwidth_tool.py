@@ -481,15 +481,32 @@ def decide_bandwidth_tool(
     return choose(requested, gpus, image, on_host, frameworks, problems)
 
 
-def decide_bandwidth_of_nccl_tests(
-    together: dict[str, Any],
-    alone: Mapping[str, dict[str, Any]],
-    before: Mapping[str, dict[str, Any]],
-    after: Mapping[str, dict[str, Any]],
-    *job: Any,
-) -> dict[str, Any]:
-    """As of_nccl_tests, of results of tasks as results_of_tasks takes them.
-
-    C(job) are its C(gpus), C(plan) and C(image).
+class OfTasks(TypedDict):
+    """Results of tasks with nccl_all_reduce: C(together), that of all hosts, empty for one host,
+    and by host C(alone), and C(before) and C(after) that, those of files/host_watch.py.
     """
-    return of_nccl_tests(results_of_tasks(alone, before, after), together, *job)
+
+    together: dict[str, Any]
+    alone: Mapping[str, dict[str, Any]]
+    before: Mapping[str, dict[str, Any]]
+    after: Mapping[str, dict[str, Any]]
+
+
+class Job(TypedDict):
+    """The number of GPUs of each host, the plan of the measuring job, and what its image has."""
+
+    gpus: Mapping[str, int]
+    plan: dict[str, Any]
+    image: list[str]
+
+
+def decide_bandwidth_of_nccl_tests(found: OfTasks, requested: Job) -> dict[str, Any]:
+    """Return the result of a measuring job, of the results of tasks with nccl_all_reduce.
+
+    The keys are those of the job's own answer, and C(search), whether PyTorch's job must search for
+    the suspect host or link, as of_nccl_tests explains. Rates are in GB/s.
+    """
+    results = results_of_tasks(found["alone"], found["before"], found["after"])
+    return of_nccl_tests(
+        results, found["together"], requested["gpus"], requested["plan"], requested["image"]
+    )

@@ -28,6 +28,7 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._gpu_stack import (
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._nccl_build import NcclBuild
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
+    Requested as RequestedDriver,
     nvlink_5_board,
     plan as driver_plan,
 )
@@ -41,12 +42,8 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils._rank_table import (
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._role_input import ROLES
 
 if TYPE_CHECKING:
-    # Module typing has these from Python 3.11, and a controller may run Python 3.10.
-    from typing_extensions import Unpack
-
     from ansible_collections.trainyard.gpu.plugins.plugin_utils._driver_plan import (
         Plan as DriverPlan,
-        Requested as RequestedDriver,
     )
 
 FOLDER = os.path.join(os.path.dirname(__file__), "compat")
@@ -1038,21 +1035,18 @@ def decide_gpu_fit(
 
 
 def decide_image_fit(
-    base: str,
-    known: dict[str, Any] | None = None,
-    source_fixes: Iterable[dict[str, Any]] = (),
-    horovod: str = "",
-    facts_file: str = "",
-    **requested: Any,
+    base: str, known: dict[str, Any], requested: Mapping[str, Any], facts_file: str = ""
 ) -> dict[str, Any]:
-    """As image_fit, with the compatibility data of the collection and of a file of the site.
+    """Return what is known of a base image and of what is built on it, as image_fit explains, with
+    the compatibility data of the collection and of a file of the site.
 
-    C(source_fixes) are those of the inventory, and C(requested) has the other fields of
-    ImageRequest.
+    C(base) is the name of the image, C(known) what the site says of it, by name. C(requested) has
+    the fields of ImageRequest by name; its C(fixes) are those of the inventory. C(facts_file) is a
+    path, empty for none. Raises ParseError if the data is damaged.
     """
-    fixes = own_source_fixes() + list(source_fixes)
-    given = ImageRequest(fixes, horovod, **requested)
-    return image_fit(base, load_facts(facts_file), known or {}, given)
+    fields = dict(requested)
+    fixes = own_source_fixes() + list(fields.pop("fixes", ()))
+    return image_fit(base, load_facts(facts_file), known, ImageRequest(fixes, **fields))
 
 
 def decide_rank_table_fit(
@@ -1077,12 +1071,32 @@ def decide_toolkit_version(
     return toolkit_version(str(requested), packages, load_facts(facts_file))
 
 
-def decide_nvidia_driver_plan(
-    found: dict[str, Any],
-    data: dict[str, Any],
-    recommended: str = "",
-    **requested: Unpack[RequestedDriver],
-) -> DriverPlan:
-    """As plan of _driver_plan, with the compatibility data of the collection."""
+class FoundDriver(TypedDict):
+    """What was read of a host: C(stack), the result of M(trainyard.gpu.gpu_stack_info), and
+    C(recommended), the branch that the distribution recommends, empty if none is known.
+    """
+
+    stack: dict[str, Any]
+    recommended: str
+
+
+class DriverRequest(RequestedDriver):
+    """C(data) are the role's names of packages of the host's system."""
+
+    data: dict[str, Any]
+
+
+def decide_nvidia_driver_plan(found: FoundDriver, requested: DriverRequest) -> DriverPlan:
+    """Return the driver of a host and conflicts with it, with the compatibility data of the
+    collection.
+
+    C(requested) has the keys of Requested of _driver_plan, and C(data).
+
+    Returns Plan of _driver_plan, which explains each key; C(problems) are sentences. Raises
+    ParseError if the compatibility data is damaged.
+    """
     facts = load_facts()
-    return driver_plan(found, facts, Compatibility(facts).generation, requested, data, recommended)
+    generation = Compatibility(facts).generation
+    return driver_plan(
+        found["stack"], facts, generation, requested, requested["data"], found["recommended"]
+    )

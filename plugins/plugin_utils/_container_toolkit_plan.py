@@ -43,8 +43,22 @@ class Requested(TypedDict):
     recommended: bool
     #: Whether Docker manages the cgroups itself.
     keep_gpus: bool
-    #: Whether the host has a CDI specification.
+    #: Whether the host has a CDI specification, and the path of the role's.
     cdi: bool
+    specification: str
+    #: Of the packages, such as 1.17.8-1.
+    version: str
+
+
+class Found(TypedDict):
+    """What was read of a host."""
+
+    #: Result of M(trainyard.gpu.gpu_stack_info), and of M(trainyard.gpu.docker_engine_info) with
+    #: the record of the role.
+    stack: dict[str, Any]
+    engine: dict[str, Any]
+    #: What nvidia-ctk has printed, as JSON; empty for what is expected of it.
+    runtimes: str
 
 
 class DockerPlan(TypedDict):
@@ -199,22 +213,15 @@ def _works_by_itself(
     return "nvidia" in engine.get("runtimes", []) and is_whole and is_of_one_version
 
 
-def container_toolkit_plan(
-    found: dict[str, Any],
-    engine: dict[str, Any],
-    requested: Requested,
-    version: str,
-    specification: str,
-    runtimes: str = "",
-) -> Plan:
-    """Return the plan for a host.
+def container_toolkit_plan(found: Found, requested: Requested) -> Plan:
+    """Return which packages of the toolkit a host gets, and how Docker and CDI are configured.
 
-    C(found) is the result of gpu_stack_info, C(engine) that of docker_engine_info with the record of the role. C(version) is that of the packages, such as
-    1.17.8-1, C(specification) the path of the role's CDI specification. C(runtimes) is what nvidia-ctk has printed, as JSON; empty for what is expected of it.
+    Returns Plan, which explains each key.
     """
-    docker = docker_plan(found, engine, requested["keep_gpus"], requested["cdi"], runtimes)
-    specifications = cdi_plan(found, requested["cdi"], specification)
-    installed = [package for name, package in found.get("packages", {}).items() if name in PACKAGES]
+    stack, engine, version = found["stack"], found["engine"], requested["version"]
+    docker = docker_plan(stack, engine, requested["keep_gpus"], requested["cdi"], found["runtimes"])
+    specifications = cdi_plan(stack, requested["cdi"], requested["specification"])
+    installed = [package for name, package in stack.get("packages", {}).items() if name in PACKAGES]
     good = [package for package in installed if package["version"] == version and package["held"]]
     packages_differ = len(good) < len(PACKAGES)
     versions: dict[str, str] = {}
@@ -235,5 +242,5 @@ def container_toolkit_plan(
         or docker["configures"]
         or own_state == "file"
         or others_change,
-        "no_proof_because": no_proof_because(found),
+        "no_proof_because": no_proof_because(stack),
     }

@@ -49,6 +49,29 @@ class Requested(TypedDict):
     drop_in_went: bool
 
 
+class Request(Requested):
+    """The request with the packages by source, and the C(system), such as debian-12, by which the
+    sources of distributions are named. Versions may be numbers.
+    """
+
+    catalog: dict[str, Parts]
+    system: str
+
+
+class _Found(TypedDict):
+    #: Result of M(trainyard.gpu.docker_engine_info) with the packages of the catalog.
+    engine: dict[str, Any]
+
+
+class Found(_Found, total=False):
+    """What was read of a host: C(engine), and the fields of Answers by name."""
+
+    offered: dict[str, Any] | None
+    simulated: dict[str, Any] | None
+    leaving: dict[str, Any] | None
+    contents: str
+
+
 class Parts(TypedDict, total=False):
     """Names of the packages of one source. An empty name: the source does not have the part."""
 
@@ -514,17 +537,23 @@ def docker_engine_files(
     }
 
 
-def decide_docker_engine_plan(
-    found: dict[str, Any],
-    requested: Requested,
-    catalog: dict[str, Parts],
-    system: str,
-    **answers: Any,
-) -> Plan:
-    """As docker_engine_plan. C(answers) has the fields of Answers, and versions may be numbers."""
+def decide_docker_engine_plan(found: Found, requested: Request) -> Plan:
+    """Return which engine a host keeps or gets, and what changes of it and of its packages.
+
+    Returns Plan, which explains each key; C(refusal) is a sentence, empty if the request can be
+    met.
+    """
     as_texts: Requested = {
         **requested,
         "version": str(requested["version"]),
         "minimum_version": str(requested["minimum_version"]),
     }
-    return docker_engine_plan(found, as_texts, catalog, system, Answers(**answers))
+    answers = Answers(
+        found.get("offered"),
+        found.get("simulated"),
+        found.get("leaving"),
+        found.get("contents", ""),
+    )
+    return docker_engine_plan(
+        found["engine"], as_texts, requested["catalog"], requested["system"], answers
+    )

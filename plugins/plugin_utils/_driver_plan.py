@@ -867,18 +867,32 @@ def driver_versions(installed: Mapping[str, Any]) -> list[str]:
     )
 
 
-def decide_nvidia_driver_state(
-    found: dict[str, Any],
-    planned: Plan,
-    offered: dict[str, Any] | None = None,
-    recommended: dict[str, str] | None = None,
-    **requested: Any,
-) -> State:
-    """As state.
+class FoundState(TypedDict, total=False):
+    """What was read of a host: C(stack), the result of M(trainyard.gpu.gpu_stack_info), and
+    C(offered) and C(recommended), results of M(trainyard.gpu.nvidia_driver_info), which lack or are
+    empty if it has not run.
+    """
 
-    C(offered) and C(recommended) are results of nvidia_driver_info, None if it has not run;
-    C(requested) has the keys of Operation.
+    stack: dict[str, Any]
+    offered: dict[str, Any] | None
+    recommended: dict[str, str] | None
+
+
+class RequestedState(Operation):
+    """C(plan) is the result of decision C(nvidia_driver_plan)."""
+
+    plan: Plan
+
+
+def decide_nvidia_driver_state(found: FoundState, requested: RequestedState) -> State:
+    """Return what a host lacks of its driver and its operation, and what the role does about it.
+
+    C(requested) has the keys of Operation and C(plan). Without C(persistence) nvidia-persistenced
+    is requested, without C(allow_reboot) no reboot.
+
+    Returns State, which explains each key.
     """
     operation: Any = {"persistence": True, "allow_reboot": False, **requested}
-    named = (recommended or {}).get("recommended", "")
-    return state(found, planned, operation, offered or {}, named)
+    planned = operation.pop("plan")
+    named = (found.get("recommended") or {}).get("recommended", "")
+    return state(found["stack"], planned, operation, found.get("offered") or {}, named)

@@ -455,35 +455,53 @@ class PlanWithSource(Plan):
     retired: RetiredSources
 
 
-def decide_image_plan(
-    probe: dict[str, Any],
-    base: str,
-    horovod: dict[str, Any],
-    requested: Requested,
-    vendor: dict[str, str] | None = None,
-    facts_file: str = "",
-) -> PlanWithSource:
-    """As image_plan, with the compatibility data of the collection and of a file of the site.
-
-    C(probe) is empty if no build has to be planned. C(vendor) has C(cuda_url), C(keyring_checksum)
-    and C(cuda_fingerprint) of the inventory, where it sets them.
+class FoundBase(TypedDict):
+    """What was read of the base: C(horovod), the result of M(trainyard.gpu.horovod_build_info), and
+    C(probe), that of step C(probe) of the recipe, empty if no build has to be planned.
     """
-    given = vendor or {}
+
+    horovod: dict[str, Any]
+    probe: dict[str, Any]
+
+
+class Request(Requested):
+    """The request with the name of the C(base), and C(vendor), C(cuda_url), C(keyring_checksum) and
+    C(cuda_fingerprint) of the inventory, empty where it does not set them. C(facts_file) is the
+    path of the site's compatibility data, empty for none.
+    """
+
+    base: str
+    vendor: dict[str, str]
+    facts_file: str
+
+
+def decide_image_plan(found: FoundBase, requested: Request) -> PlanWithSource:
+    """Return what is built on a base, with the compatibility data of the collection and of a file
+    of the site.
+
+    Returns PlanWithSource, which explains each key; C(problems) are sentences.
+    """
+    given, facts_file = requested["vendor"], requested["facts_file"]
     fingerprint = (given.get("cuda_fingerprint") or CUDA_FINGERPRINT).upper()
     source: Mapping[str, Any] = {}
+    probe = found["probe"]
     if probe:
         machine = probe["architecture"]
         probe = dict(probe, cuda_architecture=CUDA_ARCHITECTURES.get(machine, machine))
         source = vendor_source(
             "cuda_ubuntu",
             {"os": probe["os"], "architecture": machine},
-            given.get("cuda_url") or CUDA_URL,
-            keyring_checksum=given.get("keyring_checksum") or "",
-            facts_file=facts_file,
-            cuda_fingerprint=fingerprint,
+            {
+                "cuda_url": given.get("cuda_url") or CUDA_URL,
+                "keyring_checksum": given.get("keyring_checksum") or "",
+                "facts_file": facts_file,
+                "cuda_fingerprint": fingerprint,
+            },
         )
     return {
-        **image_plan(base, horovod, probe, requested, facts(facts_file), source),
+        **image_plan(
+            requested["base"], found["horovod"], probe, requested, facts(facts_file), source
+        ),
         "source": source,
         "retired": {
             "places": [CUDA_PLACE % "[^/]+"],
@@ -525,9 +543,11 @@ def image_recipe(recipe: dict[str, Any]) -> Recipe:
     }
 
 
-def base_image_problems(
-    probe: dict[str, Any], python_packages: list[str], **build: Any
-) -> list[str]:
-    """As base_problems. C(build) has the other fields of Build."""
-    problems: list[str] = base_problems(probe, Build(packages=python_packages, **build))
+def base_image_problems(probe: dict[str, Any], requested: Mapping[str, Any]) -> list[str]:
+    """Return why nothing can be built on a base, one sentence each.
+
+    C(probe) is the result of step C(probe) of the recipe, and C(requested) has the fields of Build
+    by name. Raises TypeError for an unknown or a missing field.
+    """
+    problems: list[str] = base_problems(probe, Build(**requested))
     return problems

@@ -120,36 +120,41 @@ def _ports(devices: list[dict[str, Any]]) -> list[Port]:
     ]
 
 
-def infiniband_plan(
-    found: dict[str, Any],
-    packages: list[str],
-    placed_paths: list[str],
-    names_file: str,
-    names_rule: str,
-    persistent_names: bool,
-) -> Plan:
+class Requested(TypedDict):
+    """What role infiniband requests of a host."""
+
+    #: Of the distribution. They are not needed if the vendor's OFED is installed.
+    packages: list[str]
+    #: Files that the role may have written.
+    placed_paths: list[str]
+    #: The one of them that replaces a rule of rdma-core, and may be the user's, and its content.
+    names_file: str
+    names_rule: str
+    #: Whether devices are named by their place on the PCI bus.
+    persistent_names: bool
+
+
+def infiniband_plan(found: dict[str, Any], requested: Requested) -> Plan:
     """Plan the kernel modules, packages and files that the InfiniBand and RoCE adapters of a host
     need.
 
     C(found) is a result of M(trainyard.gpu.infiniband_info). It is empty before the host is read,
-    and then only C(kernel_modules) is of use. C(packages) are not needed if the vendor's OFED is
-    installed. C(placed_paths) are files that the role may have written. C(names_file) is the one of
-    them that replaces a rule of rdma-core, and may be the user's; C(names_rule) is its content.
-    C(persistent_names): devices are named by their place on the PCI bus.
+    and then only C(kernel_modules) is of use.
 
     Returns C(kernel_modules) whose state the plan needs, C(missing_packages), C(modules) to load at
     boot, C(lacking), those that the kernel does not have, C(unloaded), those to load now,
     C(own_paths), existing files of the role, C(keeps_names), whether C(names_file) is written,
-    C(ports) with C(device), C(port), C(transport), C(state), C(rate_gb_s), C(netdev) and
+    C(ports) with C(device), C(port), C(transport), C(state), C(rate_gb_s) in Gb/s, C(netdev) and
     C(gid_index), and C(summary), sentences.
     """
     read = dict(_NOTHING, **{name: value for name, value in found.items() if value})
     ofed, files, states = read["ofed"], read["files"], read["kernel_modules"]
+    names_file, names_rule = requested["names_file"], requested["names_rule"]
     missing: list[str] = []
     needed: list[str] = []
     # The vendor's OFED has its own tools and modules.
     if not ofed:
-        missing = [name for name in packages if name not in read["packages"]]
+        missing = [name for name in requested["packages"] if name not in read["packages"]]
         needed = _needed_modules(read["adapters"], read["devices"])
     lacking = _in_state("missing", states, needed)
     # The file has the name of rdma-core's rule, so it may be the user's.
@@ -166,8 +171,10 @@ def infiniband_plan(
         "modules": [name for name in needed if name not in lacking],
         "lacking": lacking,
         "unloaded": _in_state("available", states, needed),
-        "own_paths": [path for path in placed_paths if path in files and path != foreign],
-        "keeps_names": not persistent_names and may_write,
+        "own_paths": [
+            path for path in requested["placed_paths"] if path in files and path != foreign
+        ],
+        "keeps_names": not requested["persistent_names"] and may_write,
         "ports": ports,
         "summary": _summary(ports, read["fix"], lacking, ofed),
     }

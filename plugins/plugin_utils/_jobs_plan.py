@@ -229,13 +229,20 @@ def _files(requested: Requested, is_login: bool, is_training: bool) -> list[Mana
     return files + [managed_file(CONFIG, text)]
 
 
-def jobs_plan(requested: Requested, host: str) -> Plan:
-    """Return the plan of a host by its inventory name.
+class FoundHost(TypedDict):
+    """A host by its inventory name."""
+
+    host: str
+
+
+def jobs_plan(found: FoundHost, requested: Requested) -> Plan:
+    """Return the plan of a host.
 
     C(files) are for M(trainyard.gpu.managed_files), C(packages) what the host needs of the
     distribution, C(absent) paths of files of this role that the host has to lack, and C(folders),
     on one host only, those on the share for M(trainyard.gpu.shared_folders).
     """
+    host = found["host"]
     is_login = host in requested["login_hosts"]
     is_training = host in requested["training_hosts"]
     files = _files(requested, is_login, is_training)
@@ -263,7 +270,7 @@ def jobs_drift(found: Found, requested: Requested, host: str) -> list[Difference
     """Return what differs from the plan of a host, one row each; none if a run of role jobs would
     change nothing.
     """
-    plan = jobs_plan(requested, host)
+    plan = jobs_plan({"host": host}, requested)
     rows = [
         difference(path, "absent", "present")
         for path in plan["absent"]

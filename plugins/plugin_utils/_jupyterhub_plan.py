@@ -1286,7 +1286,13 @@ def _certificate(requested: Requested, address: str) -> Certificate:
     }
 
 
-def jupyterhub_plan(requested: Requested, host: str) -> Plan:
+class FoundHost(TypedDict):
+    """A host by its inventory name."""
+
+    host: str
+
+
+def jupyterhub_plan(found: FoundHost, requested: Requested) -> Plan:
     """Return what role jupyterhub places on a host.
 
     C(requested): C(enabled); C(hub_host) and C(training_hosts), inventory names; C(members),
@@ -1305,7 +1311,7 @@ def jupyterhub_plan(requested: Requested, host: str) -> Plan:
     content is not shown, C(services) in the order in which they start, the C(url), and C(answers),
     what has to answer after a start, C(url) and C(status). What a host does not have is empty.
     """
-    this = _host_of(requested, host)
+    this = _host_of(requested, found["host"])
     address = addresses(requested["members"]).get(requested["hub_host"], "")
     plan: Plan = {
         "parts": [],
@@ -1351,7 +1357,7 @@ def leaving(placed: list[str], requested: Requested, host: str) -> list[str]:
 
     It is no longer the hub's host or a training host, or the hub is off.
     """
-    return [PARTS[part] for part in _left(placed, jupyterhub_plan(requested, host))]
+    return [PARTS[part] for part in _left(placed, jupyterhub_plan({"host": host}, requested))]
 
 
 def _left(placed: list[str], plan: Plan) -> list[str]:
@@ -1368,7 +1374,7 @@ def jupyterhub_drift(found: Found, requested: Requested, host: str) -> list[Diff
     list table) for the table of instances. Environments of Python, secrets and certificates are not
     compared.
     """
-    plan = jupyterhub_plan(requested, host)
+    plan = jupyterhub_plan({"host": host}, requested)
     names = {"hub": "JupyterHub", "notebook": "JupyterLab of instances"}
     rows = [difference(names[part], "absent", "installed") for part in _left(found["placed"], plan)]
     lacking = [part for part in plan["parts"] if PARTS[part] not in found["placed"]]

@@ -530,17 +530,43 @@ def _unit_state(mount: Mount, kind: str, is_restarted: bool) -> dict[str, str]:
     return {"target": mount["target"], "name": name, "state": state}
 
 
-def decide_nfs_client_plan(
-    found: dict[str, Any],
-    mounts: list[Mount],
-    unit: str,
-    timeout: int = 0,
-    waited: dict[str, Any] | None = None,
-    now: dict[str, Any] | None = None,
-) -> Plan:
-    """As nfs_client_plan.
-
-    C(waited) and C(now) are results of nfs_mount_info, empty before it has run. Raises QuoteError.
+class Found(TypedDict, total=False):
+    """Results of M(trainyard.gpu.nfs_mount_info), which lack or are empty before it has run:
+    C(first), before anything is changed, C(waited), of mounts that were read again because their
+    server did not answer, and C(last).
     """
-    readings = [(reading or {}).get("mounts") or [] for reading in (waited, now)]
-    return nfs_client_plan(found, mounts, unit, timeout, *readings)
+
+    first: dict[str, Any]
+    waited: dict[str, Any]
+    last: dict[str, Any]
+
+
+class _Requested(TypedDict):
+    #: Those of decision C(nfs_mounts).
+    mounts: list[Mount]
+    #: Kind of their units: mount, automount or fstab.
+    unit: str
+
+
+class Requested(_Requested, total=False):
+    """What the variables of role nfs_client request."""
+
+    #: Seconds that a mount may take.
+    timeout: int
+
+
+def decide_nfs_client_plan(found: Found, requested: Requested) -> Plan:
+    """Return the mounts of a host, their units, and how the host differs from that.
+
+    Before the host is read, only C(question) and C(files) are of use. Returns Plan, which explains
+    each key. Raises QuoteError for a value that a unit cannot have.
+    """
+    waited, last = [found.get(name, {}).get("mounts") or [] for name in ("waited", "last")]
+    return nfs_client_plan(
+        found.get("first", {}),
+        requested["mounts"],
+        requested["unit"],
+        requested.get("timeout", 0),
+        waited,
+        last,
+    )

@@ -10,7 +10,7 @@ Pure functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._input_kinds import normal_path
@@ -297,6 +297,13 @@ def nfs_server_plan(found: dict[str, Any], requested: Requested) -> Plan:
     }
 
 
-def decide_nfs_server_plan(found: dict[str, Any], **requested: Any) -> Plan:
-    """As nfs_server_plan. C(requested) has the fields of Requested."""
+def decide_nfs_server_plan(found: dict[str, Any], requested: Mapping[str, Any]) -> Plan:
+    """Return what a host exports, to whom, and how it differs from that.
+
+    C(found) is the result of M(trainyard.gpu.nfs_server_info), empty before the host is read; then
+    C(problems) and C(settings_differ) are of no use. C(requested) has the fields of Requested by
+    name.
+
+    Returns Plan, which explains each key. Raises TypeError for an unknown or a missing field.
+    """
     return nfs_server_plan(found, Requested(**requested))

@@ -9,7 +9,7 @@ look up. Pure functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
@@ -293,13 +293,17 @@ def gids(users: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> d
 
 
 class Requested(NamedTuple):
-    """What the variables say about NFS and people.
+    """What a host is asked for, and what the variables say about NFS and people.
 
+    C(host) and C(storage), the host of the share, are inventory names, and C(port) is that of ssh.
     C(mounts) and C(options) are C(nfs_client_mounts) and C(nfs_client_options), C(clients) and
     C(exports) are C(nfs_server_clients) and C(nfs_server_exports), C(users) and C(groups) are
     C(shared_storage_users) and C(shared_storage_groups).
     """
 
+    host: str
+    port: int | str
+    storage: str
     mounts: Sequence[dict[str, Any]] = ()
     options: Sequence[str] = ()
     clients: Sequence[str] = ()
@@ -308,18 +312,10 @@ class Requested(NamedTuple):
     groups: Sequence[dict[str, Any]] = ()
 
 
-def preflight_plan(
-    members: Sequence[dict[str, Any]],
-    host: str,
-    port: int | str,
-    storage: str,
-    requested: Requested,
-) -> Plan:
-    """Return what a host is asked.
-
-    C(port) is the one for ssh, and C(storage) the host of the share.
-    """
-    targets = to_peers(members, host, port)
+def preflight_plan(members: Sequence[dict[str, Any]], requested: Requested) -> Plan:
+    """Return what a host is asked. C(members) are those of the cluster."""
+    host, storage = requested.host, requested.storage
+    targets = to_peers(members, host, requested.port)
     targets += to_nfs_servers(requested.mounts, requested.options, members, host, storage)
     connect: list[Target] = []
     for target in targets:
@@ -470,12 +466,17 @@ def _hosts_by_mtu(
     return by_mtu
 
 
-def decide_preflight_plan(
-    members: Sequence[dict[str, Any]],
-    host: str,
-    port: int | str,
-    storage: str,
-    requested: dict[str, Any] | None = None,
-) -> Plan:
-    """As preflight_plan. C(requested) has the fields of Requested."""
-    return preflight_plan(members, host, port, storage, Requested(**(requested or {})))
+class Found(TypedDict):
+    """The hosts of the cluster as module cluster_members returns them."""
+
+    members: Sequence[dict[str, Any]]
+
+
+def decide_preflight_plan(found: Found, requested: Mapping[str, Any]) -> Plan:
+    """Return what a host is asked: names to resolve, connections to try, and groups to look up.
+
+    C(requested) has the fields of Requested by name; C(host), C(port) and C(storage) are required.
+
+    Returns Plan, which explains each key. Raises TypeError for an unknown or a missing field.
+    """
+    return preflight_plan(found["members"], Requested(**requested))

@@ -421,16 +421,23 @@ def shared_storage_verdict(
     }
 
 
-def decide_shared_storage_plan(
-    share: str,
-    storage: str,
-    *people: Any,
-    host: str = "",
-    written: dict[str, Any] | None = None,
-    **more: Any,
-) -> SharedStoragePlan:
-    """As shared_storage_plan.
-
-    C(people) are trees, users and groups, and C(more) has the other fields of Requested.
+class Found(TypedDict, total=False):
+    """A host by its inventory name, and the result of M(trainyard.gpu.shared_storage_proof) on it,
+    which lacks before the first file is written.
     """
-    return shared_storage_plan(Requested(share, storage, *people, **more), host, written)
+
+    host: str
+    written: dict[str, Any]
+
+
+def decide_shared_storage_plan(found: Found, requested: Mapping[str, Any]) -> SharedStoragePlan:
+    """Return what the storage of a host needs: exports, mounts, folders and quotas in MiB.
+
+    C(requested) has the fields of Requested by name; C(share), a path, and C(storage), an inventory
+    name, are required.
+
+    Returns SharedStoragePlan, which shared_storage_plan explains key by key. Raises TypeError for
+    an unknown or a missing field.
+    """
+    host, written = found.get("host", ""), found.get("written")
+    return shared_storage_plan(Requested(**requested), host, written)

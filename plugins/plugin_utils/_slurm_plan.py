@@ -2215,15 +2215,17 @@ def slurm_drift(
     return found
 
 
-def decide_slurm_plan(
-    readings: Readings,
-    hosts: Sequence[str],
-    scheduler: str,
-    members: Sequence[Mapping[str, Any]],
-    **more: Any,
-) -> SlurmPlan | Unplanned:
-    """As slurm_plan. C(more) has the other fields of Requested."""
-    return slurm_plan(readings, Requested(hosts, scheduler, members, **more))
+def decide_slurm_plan(found: Readings, requested: Mapping[str, Any]) -> SlurmPlan | Unplanned:
+    """Return the configuration files of a Slurm cluster and what a change of them needs.
+
+    C(found) are the results of M(trainyard.gpu.slurm_host_info) by inventory name; that of a host
+    that did not answer is empty. C(requested) has the fields of Requested by name; C(hosts),
+    C(scheduler) and C(members) are required.
+
+    Returns SlurmPlan, which slurm_plan explains key by key, or Unplanned with C(problems) as
+    sentences, if there are any. Raises TypeError for an unknown or a missing field.
+    """
+    return slurm_plan(found, Requested(**requested))
 
 
 def decide_preflight_limits(cgroup: Mapping[str, Any], version: str) -> dict[str, str]:

@@ -112,20 +112,35 @@ def chosen_devices(environment: Mapping[str, Any]) -> list[str] | None:
     return devices
 
 
-def train_plan(
-    members: list[dict[str, Any]],
-    environment: Mapping[str, Any],
-    gpus: Mapping[str, int],
-    launcher: str = "",
-    npus: Mapping[str, int] | None = None,
-) -> TrainPlan:
+class Found(TypedDict):
+    """The hosts of the job in the order of their ranks, as module cluster_members returns them, and
+    how many GPUs and NPUs each has, by inventory name. A host that did not say lacks or has 0.
+    """
+
+    members: list[dict[str, Any]]
+    gpus: Mapping[str, int]
+    npus: Mapping[str, int]
+
+
+class Requested(TypedDict):
+    """The variables of the job's environment, and its launcher."""
+
+    environment: Mapping[str, Any]
+    launcher: str
+
+
+def train_plan(found: Found, requested: Requested) -> TrainPlan:
     """Return which hosts a job runs on, and which GPUs it requests there.
 
     Slots that were counted from the GPUs or NPUs follow the chosen devices. Slots of the
-    inventory's own must fit them. C(gpus) and C(npus) are their number by host. Only the launcher
-    C(mindspore) uses NPUs.
+    inventory's own must fit them. Only the launcher C(mindspore) uses NPUs.
+
+    Returns C(hosts), the members with their C(slots), C(watch), C(count) and C(devices) of GPUs by
+    host, and C(problems), sentences.
     """
-    uses_npus = launcher == "mindspore"
+    members, gpus, npus = found["members"], found["gpus"], found["npus"]
+    environment = requested["environment"]
+    uses_npus = requested["launcher"] == "mindspore"
     try:
         devices = chosen_devices(environment)
         its_npus = chosen_npus(environment) if uses_npus else None
@@ -133,23 +148,23 @@ def train_plan(
         return {"hosts": members, "watch": {}, "problems": [str(error)]}
     problems: list[str] = []
     if uses_npus:
-        members, problems = _npu_slots(members, its_npus or [], npus or {})
+        members, problems = _npu_slots(members, its_npus or [], npus)
     hosts: list[dict[str, Any]] = []
     watch: dict[str, Watch] = {}
     for member in members:
-        name, found = member["name"], gpus.get(member["name"], 0)
-        slots = _slots(member, devices or [], found)
+        name, count = member["name"], gpus.get(member["name"], 0)
+        slots = _slots(member, devices or [], count)
         hosts.append(dict(member, slots=slots))
         if not slots:
             continue
         watch[name] = {
-            "count": min(slots, found) if devices is None else len(devices),
+            "count": min(slots, count) if devices is None else len(devices),
             "devices": devices or [],
         }
         if devices and slots > len(devices):
             problems.append(_does_not_fit(_GPUS, devices, name, slots))
         else:
-            problems += _beyond(_GPUS, devices or [], name, found)
+            problems += _beyond(_GPUS, devices or [], name, count)
     return {"hosts": hosts, "watch": watch, "problems": problems}
 
 

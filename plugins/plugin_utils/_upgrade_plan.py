@@ -105,21 +105,39 @@ def _moves(names: list[str], policy: Mapping[str, Mapping[str, Any]]) -> dict[st
     return moves
 
 
-def plan(
-    found: dict[str, Any],
-    noted: Mapping[str, Any],
-    asked: dict[str, str] | None = None,
-    driver: str = "",
-    smi: Mapping[str, Any] | None = None,
-) -> UpgradePlan:
+class _Found(TypedDict):
+    #: Result of M(trainyard.gpu.gpu_stack_info).
+    stack: dict[str, Any]
+
+
+class Found(_Found, total=False):
+    """What was read of a host. Without C(snapshot) and C(smi) there is none."""
+
+    #: What an earlier upgrade has recorded of the host.
+    snapshot: Mapping[str, Any]
+    #: Result of M(trainyard.gpu.nvidia_smi_info), which may be skipped.
+    smi: Mapping[str, Any] | None
+
+
+class Requested(TypedDict, total=False):
+    """Versions. Without C(packages), as in a rollback, only faults of the host itself count."""
+
+    #: Versions by package.
+    packages: dict[str, str]
+    #: Version or branch of the driver, empty for any.
+    driver: str
+
+
+def plan(found: Found, requested: Requested) -> UpgradePlan:
     """Return whether a host needs an upgrade.
 
-    C(found) is a result of gpu_stack_info, C(noted) the host's snapshot, {} without one. C(asked)
-    has versions by package; None, as in a rollback: only faults of the host itself count. C(smi) is
-    {} or a skipped result if nobody asked nvidia-smi.
+    Returns C(needed), C(over), whether no earlier upgrade has failed, C(faults), sentences about
+    what does not work or differs, and C(reboot), why the host reboots, empty if it does not.
     """
-    differences = problems(found, asked or {}, driver)
-    if asked is None:
+    packages, driver = requested.get("packages"), requested.get("driver", "")
+    stack, smi = found["stack"], found.get("smi")
+    differences = problems(stack, packages or {}, driver)
+    if packages is None:
         faults = ["%s: %s." % (entry["what"], entry["found"]) for entry in differences]
     else:
         faults = [
@@ -131,9 +149,9 @@ def plan(
     # A host of an upgrade that was stopped has a snapshot and does not work yet.
     return {
         "needed": differences != [],
-        "over": bool(noted.get("works", True)),
+        "over": bool(found.get("snapshot", {}).get("works", True)),
         "faults": faults,
-        "reboot": reboot(found, driver),
+        "reboot": reboot(stack, driver),
     }
 
 

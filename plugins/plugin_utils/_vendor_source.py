@@ -95,11 +95,13 @@ class _Keyring(NamedTuple):
     problem: str = ""
 
 
-def vendor_source(kind: str, host: Mapping[str, Any], *fields: Any, **more: Any) -> VendorSource:
+def vendor_source(
+    kind: str, host: Mapping[str, Any], requested: Mapping[str, Any] | None = None
+) -> VendorSource:
     """Return NVIDIA's apt repository for a host and its key, with the options of
     M(trainyard.gpu.vendor_source). Raises ValueError for another C(kind).
 
-    C(fields) and C(more) are those of Requested.
+    C(requested) has fields of Requested by name. Those that lack have their defaults.
 
     C(cuda) is the CUDA repository for the system. C(cuda_ubuntu) is the one with NCCL, which for
     Debian is that of the newest Ubuntu whose C library is not newer. C(host) is C(cluster_host).
@@ -116,12 +118,12 @@ def vendor_source(kind: str, host: Mapping[str, Any], *fields: Any, **more: Any)
         raise ValueError(
             "'%s' is not a repository; use cuda, cuda_ubuntu or container_toolkit" % kind
         )
-    requested = Requested(*fields, **more)
+    request = Requested(**(requested or {}))
     machine = host["architecture"]
     problem = "" if machine in CUDA_ARCHITECTURES else "NVIDIA has no packages for %s" % machine
     if kind == "container_toolkit":
-        return _container_source(machine, requested, problem)
-    return _cuda_source(kind, host, requested, problem)
+        return _container_source(machine, request, problem)
+    return _cuda_source(kind, host, request, problem)
 
 
 def _container_source(machine: str, requested: Requested, problem: str) -> VendorSource:

@@ -94,13 +94,23 @@ class Probe(TypedDict):
     possible: bool
 
 
-def measured(members: Members, variables: Variables) -> Measured:
-    """Return what the measuring job runs on."""
+class ToMeasure(TypedDict):
+    """The hosts of the cluster in the order of their ranks."""
+
+    members: Members
+
+
+def measured(found: Variables, requested: ToMeasure) -> Measured:
+    """Return what the measuring job runs on. C(found) are the variables of each host.
+
+    Returns C(hosts), C(name) and C(slots) of the members in the play that have slots, and C(gpus),
+    how many GPUs the training container of each sees, 0 if it was not checked.
+    """
     hosts, gpus = [], {}
-    for member in members:
+    for member in requested["members"]:
         if not member["in_play"] or not member["slots"]:
             continue
-        its, name = variables[member["name"]], member["name"]
+        its, name = found[member["name"]], member["name"]
         has_gpus = (its.get("cluster_host") or {}).get("gpus")
         hosts.append({"name": name, "slots": member["slots"] if has_gpus else RANKS_ALONE})
         gpus[name] = (its.get("__verify_container_gpus") or {}).get("gpu_count", 0)
@@ -197,14 +207,14 @@ def gpu_problems(
     smi: Mapping[str, Any],
     errors: list[dict[str, Any]] | None,
     stack: Mapping[str, Any],
-    wanted: str,
+    requested: str,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the problems of GPUs and NVSwitches by check.
 
     Each has C(action) and C(fix), those of the kernel's log also what its entry has.
 
     C(smi) is a result of M(trainyard.gpu.nvidia_smi_info), C(errors) are those of the kernel's log,
-    C(stack) is a result of M(trainyard.gpu.gpu_stack_info), and C(wanted) is
+    C(stack) is a result of M(trainyard.gpu.gpu_stack_info), and C(requested) is
     C(nvidia_driver_fabric_manager).
     """
     gpus = smi.get("gpus") or []
@@ -221,7 +231,7 @@ def gpu_problems(
         ]
         for check in OF_SMI
     }
-    found["gpu-fabric"] += fabric_manager_problems(stack, wanted)
+    found["gpu-fabric"] += fabric_manager_problems(stack, requested)
     found["gpu-xid"] = judged(errors or [], gpus, smi.get("driver_version"))
     return found
 
@@ -231,7 +241,7 @@ def gpu_problems(
 _DAEMON = re.compile(r"nvidia-fabric-?manager(?:-\d+)?")
 
 
-def fabric_manager_problems(stack: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
+def fabric_manager_problems(stack: Mapping[str, Any], requested: str) -> list[dict[str, Any]]:
     """Return why NVSwitches do not work although the GPUs do not say it: A100 have no fabric state,
     and a running program may not have noticed it yet.
     """
@@ -252,7 +262,7 @@ def fabric_manager_problems(stack: Mapping[str, Any], wanted: str) -> list[dict[
                     % driver,
                 )
             )
-    action = "warn" if wanted == "never" else "drain"
+    action = "warn" if requested == "never" else "drain"
     return [
         {"id": "gpu-fabric", "action": action, "evidence": evidence, "fix": fix}
         for evidence, fix in found
@@ -688,10 +698,15 @@ def evidence(
 
 
 def decide_verify_unmeasured(
-    required: list[str], of_jobs: list[str], hosts: int, **run: Any
+    required: list[str], of_jobs: list[str], run: Mapping[str, Any]
 ) -> list[str]:
-    """As unmeasured. C(run) has the other fields of Measurement."""
-    return unmeasured(required, of_jobs, Measurement(hosts, **run))
+    """Return the IDs of checks that cannot be required in this run, as unmeasured explains.
+
+    C(required) and C(of_jobs) are IDs: those of the inventory, and those that need a job. C(run)
+    has the fields of Measurement by name; C(hosts) is required. Raises TypeError for an unknown
+    field.
+    """
+    return unmeasured(required, of_jobs, Measurement(**run))
 
 
 def decide_verify_nodes(

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 from pathlib import Path
 
 import pytest
 from radon.complexity import cc_visit
 from radon.visitors import Class
+
+from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, function
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for folder in ("plugins", "roles") for path in (ROOT / folder).rglob("*.py"))
@@ -71,6 +74,29 @@ def test_functions_have_few_parameters():
         if isinstance(node, ast.FunctionDef) and parameters(node) > PARAMETERS
     ]
     assert found == WITH_MORE_PARAMETERS, "pass what belongs together as one NamedTuple"
+
+
+def named(decision: str) -> list[str]:
+    """Return the parameters of a decision."""
+    return list(inspect.signature(function(decision)).parameters)
+
+
+def test_plans_are_made_of_what_was_found_and_requested():
+    plans = [name for name in DECISIONS if name.endswith(("_plan", "_state"))]
+    assert len(plans) >= 20
+    assert [name for name in plans if named(name)[:2] != ["found", "requested"]] == []
+
+
+def test_decisions_name_their_parameters():
+    """`**more` hides from a reader, and from the bound above, what a decision takes."""
+    gathering = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    found = [
+        "%s *%s" % (name, parameter.name)
+        for name in DECISIONS
+        for parameter in inspect.signature(function(name)).parameters.values()
+        if parameter.kind in gathering
+    ]
+    assert found == [], "take one dictionary or one NamedTuple"
 
 
 def test_comprehensions_have_no_conditions():

@@ -21,9 +21,8 @@ import yaml
 from ansible_collections.trainyard.gpu.plugins.module_utils import _recipe
 from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
     _compat,
-    _docker_engine_plan,
-    _driver_plan,
     _nfs_server_plan,
+    _preflight_plan,
     _shared_storage_plan,
     _slurm_plan,
     _vendor_source,
@@ -32,18 +31,16 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import (
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._decisions import DECISIONS, function
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Decisions that hand their keywords to a tuple with names, which the signature does not show.
+#: Decisions that make a tuple with names of a dictionary, and the parameter that it is.
 PASSED_ON = {
-    "base_image_problems": _recipe.Build,
-    "docker_engine_plan": _docker_engine_plan.Answers,
-    "image_fit": _compat.ImageRequest,
-    "nfs_server_plan": _nfs_server_plan.Requested,
-    "nvidia_driver_plan": _driver_plan.Requested,
-    "nvidia_driver_state": _driver_plan.Operation,
-    "shared_storage_plan": _shared_storage_plan.Requested,
-    "slurm_plan": _slurm_plan.Requested,
-    "vendor_source": _vendor_source.Requested,
-    "verify_unmeasured": _verify_plan.Measurement,
+    "base_image_problems": ("requested", _recipe.Build),
+    "image_fit": ("requested", _compat.ImageRequest),
+    "nfs_server_plan": ("requested", _nfs_server_plan.Requested),
+    "preflight_plan": ("requested", _preflight_plan.Requested),
+    "shared_storage_plan": ("requested", _shared_storage_plan.Requested),
+    "slurm_plan": ("requested", _slurm_plan.Requested),
+    "vendor_source": ("requested", _vendor_source.Requested),
+    "verify_unmeasured": ("run", _verify_plan.Measurement),
 }
 INTERNAL = "trainyard.gpu.attributes.internal"
 POSIX_INFO = "trainyard.gpu.attributes.posix_info"
@@ -333,17 +330,50 @@ def texts_in(value):
 
 def decisions_in(text):
     """Yield (name, arguments, keywords, whether more come at run time) of each decision in a text
-    with Jinja.
+    with Jinja. The first argument is the filter's input, None if it is that of C(map).
     """
     template = text if "{{" in text or "{%" in text else "{{ %s }}" % text
     for node in jinja2.Environment().parse(template).find_all(jinja2.nodes.Filter):
-        arguments = node.args
+        arguments, given = node.args, node.node
         if arguments and getattr(arguments[0], "value", "") == "trainyard.gpu.decide":
-            arguments = arguments[1:]
+            arguments, given = arguments[1:], None
         elif node.name != "trainyard.gpu.decide":
             continue
         keywords = {keyword.key: keyword.value for keyword in node.kwargs}
-        yield arguments[0].value, arguments[1:], keywords, bool(node.dyn_args or node.dyn_kwargs)
+        more = bool(node.dyn_args or node.dyn_kwargs)
+        yield arguments[0].value, [given, *arguments[1:]], keywords, more
+
+
+def keys_of(decision, parameter):
+    """Return (all keys, required keys) of a dictionary that a decision takes, empty if its type
+    does not name them.
+    """
+    name, fields = PASSED_ON.get(decision, ("", None))
+    if parameter.name == name:
+        return set(fields._fields), set(fields._fields) - set(fields._field_defaults)
+    kind = inspect.unwrap(function(decision)).__globals__.get(parameter.annotation)
+    if not hasattr(kind, "__required_keys__"):
+        return set(), set()
+    return set(kind.__annotations__), set(kind.__required_keys__)
+
+
+def wrong_keys(decision, bound):
+    """Return what is wrong with the keys of dictionaries that a call writes out."""
+    found = []
+    for name, parameter in inspect.signature(function(decision)).parameters.items():
+        known, required = keys_of(decision, parameter)
+        value = bound.get(name)
+        # A request of a role's variables together with a few keys of the call.
+        is_all = isinstance(value, jinja2.nodes.Dict)
+        if isinstance(value, jinja2.nodes.Filter) and value.name == "combine":
+            value = value.args[0]
+        if not known or not isinstance(value, jinja2.nodes.Dict):
+            continue
+        keys = {item.key.value for item in value.items}
+        found += ["%s has no key %s" % (name, key) for key in sorted(keys - known)]
+        if is_all:
+            found += ["%s lacks %s" % (name, key) for key in sorted(required - keys)]
+    return found
 
 
 def test_each_call_of_a_decision_fits_its_function():
@@ -364,15 +394,10 @@ def test_each_call_of_a_decision_fits_its_function():
                 signature = inspect.signature(function(name))
                 bind = signature.bind_partial if more else signature.bind
                 try:
-                    bind("input", *arguments, **keywords)
+                    faults = wrong_keys(name, bind(*arguments, **keywords).arguments)
                 except TypeError as error:
-                    wrong.append("%s: %s: %s" % (path.relative_to(ROOT), name, error))
-                if name in PASSED_ON:
-                    fields = set(PASSED_ON[name].__annotations__) | set(signature.parameters)
-                    wrong += [
-                        "%s: %s has no %s" % (path.relative_to(ROOT), name, keyword)
-                        for keyword in sorted(set(keywords) - fields)
-                    ]
+                    faults = [str(error)]
+                wrong += ["%s: %s: %s" % (path.relative_to(ROOT), name, each) for each in faults]
     assert wrong == []
     assert sorted(made) == sorted(DECISIONS)
 

@@ -114,12 +114,14 @@ def test_drivers(lab):
     for name, found in lab.stacks.items():
         version = lab.value(name, "nvidia_driver_version")
         told = function("nvidia_driver_plan")(
-            found,
-            data,
-            source="distribution",
-            version=version,
-            kernel_module="auto",
-            fabric_manager="auto",
+            {"stack": found, "recommended": ""},
+            {
+                "source": "distribution",
+                "version": version,
+                "kernel_module": "auto",
+                "fabric_manager": "auto",
+                "data": data,
+            },
         )
         assert told["problems"] == []
         # Without a branch the kind is not known before the distribution recommends one.
@@ -141,7 +143,8 @@ def test_storage_and_networks(lab):
         # The NAS serves the H100 lab, and the first host the others. A folder of one server needs
         # no mount.
         assert len(mounts) == int("front" in lab.hosts or name != lab.hosts[0])
-        assert function("nfs_client_plan")({}, mounts, "mount")["problems"] == []
+        planned = function("nfs_client_plan")({}, {"mounts": mounts, "unit": "mount"})
+        assert planned["problems"] == []
         infiniband_files = lab.value(name, "__infiniband_plan", "infiniband", **facts)
         assert infiniband_files["lacking"] == []
     for launcher in ("torchrun", "horovodrun", "mpirun"):
@@ -159,12 +162,14 @@ def test_slurm(tmp_path, name, lines):
     hosts = lab.groups.get("gpu") or lab.hosts
     told = function("slurm_plan")(
         lab.slurm,
-        hosts=hosts,
-        scheduler=lab.hosts[0],
-        members=lab.members()["members"],
-        limits={
-            "max_minutes": int(lab.value(lab.hosts[0], "slurm_max_minutes")),
-            "default_minutes": int(lab.value(lab.hosts[0], "slurm_default_minutes")),
+        {
+            "hosts": hosts,
+            "scheduler": lab.hosts[0],
+            "members": lab.members()["members"],
+            "limits": {
+                "max_minutes": int(lab.value(lab.hosts[0], "slurm_max_minutes")),
+                "default_minutes": int(lab.value(lab.hosts[0], "slurm_default_minutes")),
+            },
         },
     )
     assert told["problems"] == [] and told["complete"]
@@ -617,10 +622,12 @@ def test_two_releases_with_slurm_are_named(tmp_path):
     lab.slurm["gpu8"] = slurm_facts("gpu8", 8, H100[1], release="21.08")
     told = function("slurm_plan")(
         lab.slurm,
-        hosts=lab.groups["gpu"],
-        scheduler="front",
-        members=lab.members()["members"],
-        accept_no_limits=True,
+        {
+            "hosts": lab.groups["gpu"],
+            "scheduler": "front",
+            "members": lab.members()["members"],
+            "accept_no_limits": True,
+        },
     )
     assert [sentence for sentence in told["problems"] if "gpu8" in sentence and "21.08" in sentence]
 

@@ -88,8 +88,10 @@ def wanted(**changes):
 
 def plan(a=None, b=None, npus_a=None, npus_b=None, **changes):
     return ascend_plan(
-        {"a": a or reading(), "b": b or reading()},
-        {"a": npus_a or npus(1), "b": npus_b or npus(2)},
+        {
+            "readings": {"a": a or reading(), "b": b or reading()},
+            "npus": {"a": npus_a or npus(1), "b": npus_b or npus(2)},
+        },
         wanted(**changes),
     )
 
@@ -268,7 +270,11 @@ def test_hosts_that_write_no_table():
     )
     # One NPU needs no table, and often has no address.
     alone = ascend_plan(
-        {"a": reading()}, {"a": npus(1, devices=[{"id": 0, "address": None}])}, wanted()
+        {
+            "readings": {"a": reading()},
+            "npus": {"a": npus(1, devices=[{"id": 0, "address": None}])},
+        },
+        wanted(),
     )
     assert (alone["problems"], alone["hosts"]["a"]["changed"]) == ([], [plan_of.ENVIRONMENT])
 

@@ -84,12 +84,12 @@ def plan(found=None, of_engine=None, version=VERSION, said="", **request):
     )
     decide = _container_toolkit_plan.container_toolkit_plan
     return decide(
-        host() if found is None else found,
-        engine() if of_engine is None else of_engine,
-        asked,
-        version,
-        OWN,
-        said,
+        {
+            "stack": host() if found is None else found,
+            "engine": engine() if of_engine is None else of_engine,
+            "runtimes": said,
+        },
+        {**asked, "version": version, "specification": OWN},
     )
 
 

@@ -28,7 +28,7 @@ def test_a_template_makes_a_decision():
 def test_a_template_makes_a_decision_of_each_item():
     text = (
         "{{ ['cuda', 'container_toolkit'] | map('trainyard.gpu.decide', 'vendor_source', host,"
-        " with_key=false) | map(attribute='name') | list }}"
+        " {'with_key': false}) | map(attribute='name') | list }}"
     )
     assert rendered(text, host=CUDA) == ["trainyard-nvidia-cuda", "trainyard-nvidia-container"]
 

@@ -95,18 +95,20 @@ def plan(
             "interrupt": False,
             "sources": SOURCES,
             "drop_in_went": False,
+            "catalog": CATALOG,
+            "system": system,
         },
         **asked,
     )
     return _docker_engine_plan.decide_docker_engine_plan(
-        found,
+        {
+            "engine": found,
+            "offered": offered,
+            "simulated": simulated,
+            "leaving": leaving,
+            "contents": contents,
+        },
         request,
-        CATALOG,
-        system,
-        offered=offered,
-        simulated=simulated,
-        leaving=leaving,
-        contents=contents,
     )
 
 

@@ -43,22 +43,26 @@ def plan(persistent_names=False, **found):
     )
     return _infiniband_plan.infiniband_plan(
         given,
-        packages=["rdma-core", "ibverbs-utils"],
-        placed_paths=[MODULES, NAMES],
-        names_file=NAMES,
-        names_rule=RULE,
-        persistent_names=persistent_names,
+        {
+            "packages": ["rdma-core", "ibverbs-utils"],
+            "placed_paths": [MODULES, NAMES],
+            "names_file": NAMES,
+            "names_rule": RULE,
+            "persistent_names": persistent_names,
+        },
     )
 
 
 def test_before_the_host_is_read():
     told = _infiniband_plan.infiniband_plan(
         {},
-        packages=["rdma-core"],
-        placed_paths=[NAMES],
-        names_file=NAMES,
-        names_rule=RULE,
-        persistent_names=False,
+        {
+            "packages": ["rdma-core"],
+            "placed_paths": [NAMES],
+            "names_file": NAMES,
+            "names_rule": RULE,
+            "persistent_names": False,
+        },
     )
     assert told["kernel_modules"] == [
         "mlx5_ib",

@@ -33,7 +33,7 @@ WANTED = {
 
 
 def plan(host, **changes):
-    return _jobs_plan.jobs_plan(dict(WANTED, **changes), host)
+    return _jobs_plan.jobs_plan({"host": host}, dict(WANTED, **changes))
 
 
 def files(found):

@@ -89,7 +89,7 @@ WANTED = {
 
 
 def plan(host, **changes):
-    return _jupyterhub_plan.jupyterhub_plan(dict(WANTED, **changes), host)
+    return _jupyterhub_plan.jupyterhub_plan({"host": host}, dict(WANTED, **changes))
 
 
 def files(found):

@@ -24,7 +24,16 @@ OPTIONS = ["_netdev", "nofail", "hard", "nosuid", "nodev", "vers=4", "retry=1008
 
 def plan(found=None, mounts=(SHARE,), unit="mount", host="b", **more):
     return decide_nfs_client_plan(
-        found or {}, nfs_mounts(mounts, host, MEMBERS, ["hard"], "4", 1), unit, **more
+        {
+            "first": found or {},
+            "waited": more.pop("waited", {}),
+            "last": more.pop("now", {}),
+        },
+        {
+            "mounts": nfs_mounts(mounts, host, MEMBERS, ["hard"], "4", 1),
+            "unit": unit,
+            **more,
+        },
     )
 
 
@@ -143,7 +152,7 @@ def test_connections_by_the_number_of_hosts(hosts, nconnect, options, shown):
     mounts = nfs_mounts([{"server": "h0", "path": "/x"}], "h1", members, options, "4", nconnect)
     told = [option for option in mounts[0]["options"] if option.startswith("nconnect")]
     assert told == shown
-    found = decide_nfs_client_plan({}, mounts, "mount")
+    found = decide_nfs_client_plan({}, {"mounts": mounts, "unit": "mount"})
     asked = [option for option in found["question"][0]["options"] if option.startswith("nconnect")]
     assert asked == [option for option in shown if option in options]
     assert ("nconnect=4" in found["files"][0]["content"]) == ("nconnect=4" in shown)

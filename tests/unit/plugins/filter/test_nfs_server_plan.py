@@ -25,11 +25,13 @@ def plan(found=None, exports=(SHARE,), members=MEMBERS, settings=None, **more):
     given = dict({"options": OPTIONS, "anonymous": {"uid": 65534, "gid": 65533}}, **more)
     return _nfs_server_plan.decide_nfs_server_plan(
         found or {},
-        exports=list(exports),
-        members=members,
-        host="a",
-        settings=dict(SETTINGS, **settings or {}),
-        **given,
+        {
+            "exports": list(exports),
+            "members": members,
+            "host": "a",
+            "settings": dict(SETTINGS, **settings or {}),
+            **given,
+        },
     )
 
 

@@ -79,13 +79,14 @@ def plan(
     **data,
 ):
     return _compat.decide_nvidia_driver_plan(
-        found,
-        dict(DATA, **data),
-        recommended,
-        source=source,
-        version=version,
-        kernel_module=kernel_module,
-        fabric_manager=fabric_manager,
+        {"stack": found, "recommended": recommended},
+        {
+            "source": source,
+            "version": version,
+            "kernel_module": kernel_module,
+            "fabric_manager": fabric_manager,
+            "data": dict(DATA, **data),
+        },
     )
 
 
@@ -574,14 +575,17 @@ def state(
         ),
     )
     planned = dict(plan(host("Hopper"), version="570"), **(changes or {}))
+    read = {name: asked.pop(name) for name in ("offered", "recommended") if name in asked}
     return _driver_plan.decide_nvidia_driver_state(
-        found,
-        planned,
-        source=source,
-        version=version,
-        wants=WANTS,
-        log="/var/log/driver.log",
-        **asked,
+        {"stack": found, **read},
+        {
+            "plan": planned,
+            "source": source,
+            "version": version,
+            "wants": WANTS,
+            "log": "/var/log/driver.log",
+            **asked,
+        },
     )
 
 

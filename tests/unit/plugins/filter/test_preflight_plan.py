@@ -20,7 +20,7 @@ def member(number, **more):
 def plan(members=None, host="a", storage="b", **asked):
     those = [member(0), member(1)] if members is None else members
     return _preflight_plan.decide_preflight_plan(
-        those, host, asked.pop("port", 12345), storage, asked
+        {"members": those}, {"host": host, "port": 12345, "storage": storage, **asked}
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._shared_storage_plan import (
-    decide_shared_storage_plan as shared_storage_plan,
+    decide_shared_storage_plan,
     id_problems as shared_storage_id_problems,
     own_groups as shared_storage_own_groups,
     shared_storage_verdict,
@@ -26,6 +26,12 @@ TREES = [
     {"path": "/mnt/share/", "of": "groups"},
     {"path": "/mnt2/user", "of": "users", "only": ["vision"]},
 ]
+
+
+def shared_storage_plan(share, storage, *people, host="", written=None, **more):
+    requested = {"share": share, "storage": storage, **more}
+    requested.update(zip(("trees", "users", "groups"), people))
+    return decide_shared_storage_plan({"host": host, "written": written or {}}, requested)
 
 
 def test_share_is_served_and_mounted():

@@ -89,7 +89,13 @@ def plan(readings=None, hosts=None, **more):
         [{"name": name, "address": "10.0.0.%d" % number} for number, name in enumerate(hosts, 11)],
     )
     return _slurm_plan.decide_slurm_plan(
-        readings, hosts=hosts, scheduler=more.pop("scheduler", hosts[0]), members=members, **more
+        readings,
+        {
+            "hosts": hosts,
+            "scheduler": more.pop("scheduler", hosts[0]),
+            "members": members,
+            **more,
+        },
     )
 
 

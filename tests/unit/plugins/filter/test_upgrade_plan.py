@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._upgrade_plan import (
-    plan as upgrade_plan,
+    plan,
     services as service_updates,
 )
 from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine import parse_policy
@@ -29,6 +29,13 @@ FAILS = {
     "cause": "unknown",
     "fix": "read the log: Failed to initialize NVML: Unknown Error",
 }
+
+
+def upgrade_plan(stack, snapshot, packages=None, driver="", smi=None):
+    requested = {"driver": driver}
+    if packages is not None:
+        requested["packages"] = packages
+    return plan({"stack": stack, "snapshot": snapshot, "smi": smi}, requested)
 
 
 @pytest.mark.parametrize("smi", [None, {}, SKIPPED, WORKS])

@@ -54,7 +54,7 @@ class Variables(dict):
     ],
 )
 def test_who_is_measured(variables, slots, gpus):
-    assert _verify_plan.measured([member("a")], {"a": variables}) == {
+    assert _verify_plan.measured({"a": variables}, {"members": [member("a")]}) == {
         "hosts": [{"name": "a", "slots": slots}],
         "gpus": {"a": gpus},
     }
@@ -63,7 +63,7 @@ def test_who_is_measured(variables, slots, gpus):
 def test_hosts_without_slots_and_outside_the_play_are_not_measured():
     hosts = Hosts({name: {"other": 1} for name in "abc"})
     assert _verify_plan.measured(
-        [member("a", slots=0), member("b"), member("c", in_play=False)], hosts
+        hosts, {"members": [member("a", slots=0), member("b"), member("c", in_play=False)]}
     ) == {"hosts": [{"name": "b", "slots": 2}], "gpus": {"b": 0}}
     # Ansible computes all variables of a host at each look-up, and evaluates one when it is read.
     assert hosts.lookups == ["b"] and "other" not in dict.__getitem__(hosts, "b").read
@@ -240,8 +240,7 @@ JOBS = ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
 )
 def test_what_cannot_be_required(required, run, left_out):
     assert (
-        _verify_plan.decide_verify_unmeasured(required, JOBS, **dict({"hosts": 2}, **run))
-        == left_out
+        _verify_plan.decide_verify_unmeasured(required, JOBS, dict({"hosts": 2}, **run)) == left_out
     )
     assert JOBS == ["bandwidth-host", "bandwidth-cluster", "gpus-busy"]
 

@@ -74,7 +74,8 @@ def plan(found=None, had=CLARA_HOROVOD, vendor=None, **requested):
         "has_repositories": False,
     }
     return image_plan(
-        probe() if found is None else found, CLARA, had, dict(asked, **requested), vendor
+        {"probe": probe() if found is None else found, "horovod": had},
+        dict(asked, base=CLARA, vendor=vendor or {}, facts_file="", **requested),
     )
 
 

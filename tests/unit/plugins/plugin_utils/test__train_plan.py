@@ -14,7 +14,12 @@ from ansible_collections.trainyard.gpu.plugins.plugin_utils import _train_plan
 def plan(*members, devices=None, gpus=None):
     environment = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
     return _train_plan.train_plan(
-        list(members), environment, {"a": 8, "b": 8} if gpus is None else gpus
+        {
+            "members": list(members),
+            "gpus": {"a": 8, "b": 8} if gpus is None else gpus,
+            "npus": {},
+        },
+        {"environment": environment, "launcher": ""},
     )
 
 
@@ -105,7 +110,12 @@ def test_what_cuda_does_not_take(devices, problem):
 def npu_plan(*members, devices=None, npus=None):
     environment = {} if devices is None else {"ASCEND_RT_VISIBLE_DEVICES": devices}
     return _train_plan.train_plan(
-        list(members), environment, {}, "mindspore", {"a": 8, "b": 8} if npus is None else npus
+        {
+            "members": list(members),
+            "gpus": {},
+            "npus": {"a": 8, "b": 8} if npus is None else npus,
+        },
+        {"environment": environment, "launcher": "mindspore"},
     )
 
 

@@ -79,7 +79,7 @@ def host(system="debian", version="12", machine="x86_64"):
     ],
 )
 def test_repositories_by_system(kind, system, version, machine, name, uri):
-    source = vendor_source(kind, host(system, version, machine), container_fingerprint="C95B")
+    source = vendor_source(kind, host(system, version, machine), {"container_fingerprint": "C95B"})
     assert (source["name"], source["uri"], source["problem"]) == (name, uri, "")
     assert source["key_checksums"] or source["key_fingerprints"]
 
@@ -96,7 +96,7 @@ def test_without_a_url_it_is_the_roles_own():
 
 def test_the_key_is_that_of_the_directory():
     for kind, directory in (("cuda", "debian12"), ("cuda_ubuntu", "ubuntu2204")):
-        source = vendor_source(kind, host(), "https://mirror.example.org/cuda/")
+        source = vendor_source(kind, host(), {"cuda_url": "https://mirror.example.org/cuda/"})
         assert (
             source["key_url"]
             == "https://mirror.example.org/cuda/%s/x86_64/cuda-keyring_1.1-1_all.deb" % directory
@@ -111,9 +111,9 @@ def test_a_key_that_nobody_knows():
         and "package_sources_nvidia_keyring_checksum" in source["problem"]
         and "debian11" in source["problem"]
     )
-    assert vendor_source("cuda", host("debian", "11"), with_key=False)["problem"] == ""
+    assert vendor_source("cuda", host("debian", "11"), {"with_key": False})["problem"] == ""
     source = vendor_source(
-        "cuda", host("debian", "11", "aarch64"), keyring_checksum="sha256:1a sha256:2B"
+        "cuda", host("debian", "11", "aarch64"), {"keyring_checksum": "sha256:1a sha256:2B"}
     )
     assert (
         source["key_checksums"] == ["sha256:1a", "sha256:2b"]
@@ -141,7 +141,7 @@ def test_debian_s_ubuntu_has_nccl_and_debian_has_not():
 
 def test_by_its_fingerprint_the_key_is_known_whatever_the_directory():
     """No checksum of cuda-keyring is known for Ubuntu 18.04, which images have."""
-    source = vendor_source("cuda", host("ubuntu", "18.04"), cuda_fingerprint=CUDA_FINGERPRINT)
+    source = vendor_source("cuda", host("ubuntu", "18.04"), {"cuda_fingerprint": CUDA_FINGERPRINT})
     assert (source["problem"], source["key_checksums"], source["key_fingerprints"]) == (
         "",
         [],
@@ -150,7 +150,8 @@ def test_by_its_fingerprint_the_key_is_known_whatever_the_directory():
     assert source["key_url"] == source["uri"] + "3bf863cc.pub"
     # A checksum that is known comes first.
     assert (
-        vendor_source("cuda", host(), cuda_fingerprint=CUDA_FINGERPRINT)["key_fingerprints"] == []
+        vendor_source("cuda", host(), {"cuda_fingerprint": CUDA_FINGERPRINT})["key_fingerprints"]
+        == []
     )
     assert (
         yaml.safe_load((ROLE / "defaults/main.yml").read_text(encoding="utf-8"))[
