@@ -543,7 +543,7 @@ def decide_docker_engine_plan(found: Found, requested: Request) -> Plan:
     Returns Plan, which explains each key; C(refusal) is a sentence, empty if the request can be
     met.
     """
-    as_texts: Requested = {
+    as_texts: Request = {
         **requested,
         "version": str(requested["version"]),
         "minimum_version": str(requested["minimum_version"]),

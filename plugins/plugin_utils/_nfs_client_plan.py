@@ -561,7 +561,8 @@ def decide_nfs_client_plan(found: Found, requested: Requested) -> Plan:
     Before the host is read, only C(question) and C(files) are of use. Returns Plan, which explains
     each key. Raises QuoteError for a value that a unit cannot have.
     """
-    waited, last = [found.get(name, {}).get("mounts") or [] for name in ("waited", "last")]
+    waited = found.get("waited", {}).get("mounts") or []
+    last = found.get("last", {}).get("mounts") or []
     return nfs_client_plan(
         found.get("first", {}),
         requested["mounts"],
