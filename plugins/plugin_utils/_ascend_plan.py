@@ -364,7 +364,11 @@ def ascend_plan(found: Found, requested: Requested) -> Plan:
 
 
 def ascend_drift(plan: Plan, name: str, reading: dict[str, Any]) -> list[Difference]:
-    """Return how a host differs from the plan."""
+    """Return how a host differs from the plan, one row each: C(what), C(asked) and C(found).
+
+    C(name) is the host's in the inventory, C(reading) the result of M(trainyard.gpu.ascend_info)
+    on it. Empty if a run of the role would change nothing.
+    """
     rows: list[Difference] = [
         {"what": PART, "asked": "NPUs that work alike on all hosts", "found": text}
         for text in plan["problems"]

@@ -475,7 +475,14 @@ def decide_bandwidth_tool(
     frameworks: Iterable[str] | str | None = None,
     problems: Mapping[str, list[str]] | None = None,
 ) -> Choice:
-    """As choose. Raises ValueError if C(requested) is no tool."""
+    """Return the tool that measures the bandwidth, and why better ones are not used.
+
+    C(image) are the words that the question to the image has brought, C(requested) is auto or the
+    name of a tool, C(gpus) the number of GPUs of each host's container. C(on_host), C(frameworks)
+    and C(problems) are as choose explains.
+
+    Returns Choice, which explains each key. Raises ValueError if C(requested) is no tool.
+    """
     if requested not in ("auto",) + TOOLS:
         raise ValueError("'%s' is not a tool; use auto, %s" % (requested, ", ".join(TOOLS)))
     return choose(requested, gpus, image, on_host, frameworks, problems)

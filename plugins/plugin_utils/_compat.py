@@ -1027,9 +1027,13 @@ def decide_gpu_fit(
     requested: Mapping[str, str] | None = None,
     facts_file: str = "",
 ) -> dict[str, Any]:
-    """As gpu_fit, with the compatibility data of the collection and of a file of the site.
+    """Return compatibility data of a host's GPUs, driver, NCCL and container toolkit, as gpu_fit
+    explains its keys. The data is that of the collection and of a file of the site.
 
-    Raises ParseError.
+    C(stack) is the result of M(trainyard.gpu.gpu_stack_info), C(directory) that of NVIDIA's
+    repository for the host's system, such as ubuntu2204, C(image_cuda) a version, empty for none.
+    C(requested) are versions and C(module), C(facts_file) is a path, empty for none. Raises
+    ParseError if the data is damaged.
     """
     return gpu_fit(stack, load_facts(facts_file), directory, image_cuda, requested)
 
@@ -1056,8 +1060,14 @@ def decide_rank_table_fit(
     packages: Iterable[str] = (),
     facts_file: str = "",
 ) -> RankTableFit:
-    """As rank_table_fit, with the compatibility data of the collection and of a file of the
-    site.
+    """Return the format of rank tables for a host, with the compatibility data of the collection
+    and of a file of the site.
+
+    C(reading) is the result of M(trainyard.gpu.ascend_info), C(requested) a format, auto or none.
+    C(mindspore) is a version, empty for that of C(packages), requirements of pip, or of the host.
+    C(facts_file) is a path, empty for none.
+
+    Returns RankTableFit, which explains each key. Raises ParseError if the data is damaged.
     """
     return rank_table_fit(reading, requested, load_facts(facts_file), mindspore, packages)
 
@@ -1065,8 +1075,12 @@ def decide_rank_table_fit(
 def decide_toolkit_version(
     requested: str | float, packages: dict[str, Any], facts_file: str = ""
 ) -> str:
-    """As toolkit_version, with the compatibility data of the collection and of a file of
-    the site.
+    """Return the package version of the requested container toolkit, such as 1.17.8-1.
+
+    C(requested) is a version or recommended, C(packages) are those of
+    M(trainyard.gpu.gpu_stack_info), whose toolkit stays if recommended is requested. C(facts_file)
+    is the path of the site's compatibility data, empty for none. Raises ParseError if the data is
+    damaged.
     """
     return toolkit_version(str(requested), packages, load_facts(facts_file))
 

@@ -803,7 +803,12 @@ def without_placed(text: str, lines: list[str]) -> str:
 
 
 def removal(found: dict[str, Any]) -> Removal:
-    """Return what brings the host back. Files that the site has changed meanwhile stay."""
+    """Return what brings the host back. Files that the site has changed meanwhile stay.
+
+    C(found) has C(record), that of the role, and C(texts), contents of files by path. Returns
+    C(files) to restore or remove, C(storage), folders of stores, C(units), their units by folder,
+    and C(absent), paths that podman has created.
+    """
     record: Record = found["record"]
     storage = record.get("storage") or []
     return {
@@ -1307,9 +1312,10 @@ def absent_drift(absent: list[str]) -> list[Difference]:
 
 
 def job_container_drift(found: dict[str, Any], requested: Requested) -> list[Difference]:
-    """Return how a host differs from the plan, one row each.
+    """Return how a host differs from the plan, one row each: C(what), C(asked) and C(found).
 
-    Empty if a run of the role would change nothing.
+    C(found) and C(requested) are as for job_container_plan. Empty if a run of the role would change
+    nothing.
     """
     plan = job_container_plan(found, requested)
     is_training = is_training_host(requested)

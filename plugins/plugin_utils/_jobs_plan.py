@@ -267,8 +267,10 @@ def owned() -> list[str]:
 
 
 def jobs_drift(found: Found, requested: Requested, host: str) -> list[Difference]:
-    """Return what differs from the plan of a host, one row each; none if a run of role jobs would
-    change nothing.
+    """Return what differs from the plan of a host, one row each: C(what), C(asked) and C(found);
+    none if a run of role jobs would change nothing.
+
+    C(found) is what check mode of the modules tells, C(host) the inventory name.
     """
     plan = jobs_plan({"host": host}, requested)
     rows = [

@@ -1177,7 +1177,10 @@ def _converted(requested: Requested) -> Requested:
 
 
 def read_options(requested: Requested) -> Options:
-    """Return the options of M(monitoring_info) for a host."""
+    """Return the options of M(monitoring_info) for a host, by name; C(renew_days) are days.
+
+    C(requested) is C(__monitoring_wanted) of the roles. Numbers may be texts.
+    """
     requested = _converted(requested)
     units = unit_files(requested)
     for unit in LEAVING_UNITS:
@@ -1278,6 +1281,9 @@ def removal(found: dict[str, Any]) -> Removal:
     """Return what teardown removes.
 
     :param found: what M(monitoring_info) has returned.
+
+    Returns C(placed), whether the roles have placed anything, C(units) to stop, C(absent), paths,
+    C(grafana_folders), folders of Grafana, and C(authority), its folder.
     """
     record = found["record"]
     chosen = sorted(set(record.get("files") or []) | set(record.get("former") or []))
@@ -1299,7 +1305,11 @@ def removal(found: dict[str, Any]) -> Removal:
 
 
 def drift(plan: Plan, found: dict[str, Any], changed_paths: list[str]) -> list[Difference]:
-    """Return rows for playbook drift: how the host differs from its plan."""
+    """Return how a host differs from its plan, one row each: C(what), C(asked) and C(found).
+
+    C(found) is the result of M(monitoring_info), C(changed_paths) are paths of the plan's files
+    that are missing or have other content. Empty if a run of the roles would change nothing.
+    """
     rows = [difference(name, "installed", "not installed") for name in plan["lacks_packages"]]
     if changed_paths:
         names = ", ".join(path.rpartition("/")[2] for path in changed_paths)

@@ -623,9 +623,11 @@ def decide_verify_sessions(
     head: str,
     names: list[str],
 ) -> dict[str, list[Finding]]:
-    """As findings, of what the hosts C(names) have read.
+    """Return findings about the sessions of the containers, by the ID of their check.
 
-    C(variables) are those of role verify by host.
+    C(variables) are those of role verify by host, C(members) the hosts of the cluster, C(share) is
+    the path of the shared folder, C(head) the host that knows the running jobs. Sessions are those
+    that the hosts C(names) have read; a host without one is left out.
     """
     found, running = sessions_of(members, names, variables, head)
     return findings(found, running, share)

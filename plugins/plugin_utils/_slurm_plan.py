@@ -2093,7 +2093,11 @@ def _needs_node(plan: SlurmPlan, reading: Reading, name: str, lacks_link: bool) 
 def slurm_needs(
     plan: SlurmPlan | Unplanned, reading: Reading, name: str, scheduler: str
 ) -> dict[str, bool]:
-    """Return what is to be done on a host, by the names in NEEDS."""
+    """Return whether a host needs each part in NEEDS, by its name; nothing is needed if there is no
+    plan or the host did not answer.
+
+    C(reading) is the result of M(trainyard.gpu.slurm_host_info) on host C(name).
+    """
     needs = dict.fromkeys(NEEDS, False)
     if not plan["complete"] or "services" not in reading:
         return needs
@@ -2180,7 +2184,12 @@ def slurm_drift(
     scheduler: str,
     compared: Sequence[str] = (),
 ) -> list[Difference]:
-    """Return how a host differs from the plan."""
+    """Return how a host differs from the plan, one row each: C(what), C(asked) and C(found).
+
+    C(reading) is the result of M(trainyard.gpu.slurm_host_info) on host C(name). Without a plan the
+    rows are its problems. C(compared) are the hosts of the run, empty for all. What is no single
+    host's problem is told by the scheduler, or by the first of these hosts if it is not in the run.
+    """
     if not plan["complete"]:
         return _unplanned(plan, name, scheduler, list(compared))
     needs, found = slurm_needs(plan, reading, name, scheduler), []
@@ -2231,7 +2240,8 @@ def decide_slurm_plan(found: Readings, requested: Mapping[str, Any]) -> SlurmPla
 def decide_preflight_limits(cgroup: Mapping[str, Any], version: str) -> dict[str, str]:
     """Return C(why) Slurm could not limit jobs on a host, empty if it can, and the C(way) to it.
 
-    C(version) is that of slurmd.
+    C(cgroup) has C(version), C(usable) and C(why) of the host's control groups. C(version) is that
+    of the package slurmd; if it is empty, the release is not judged.
     """
     return {"why": limits_fault(cgroup, _slurm_host.release(version)), "way": way_to_limits(cgroup)}
 
@@ -2239,7 +2249,13 @@ def decide_preflight_limits(cgroup: Mapping[str, Any], version: str) -> dict[str
 def decide_preflight_releases(
     each: Iterable[Mapping[str, Any]], scheduler: str, others: list[str]
 ) -> list[Mismatch]:
-    """As release_mismatches, for the hosts C(each) with what they would get (C(offered))."""
+    """Return the hosts that would get a release of Slurm which does not meet that of the scheduler.
+
+    C(each) are hosts with C(name) and C(offered), versions of packages by name. C(scheduler) is the
+    inventory name of the scheduler, C(others) are those of hosts that need Slurm, too.
+
+    Returns C(host), C(found) and C(way), what to do, for each of them.
+    """
     wanted = {scheduler, *others}
     releases = {
         host["name"]: _slurm_host.release(host["offered"].get("slurmd", ""))
@@ -2250,5 +2266,9 @@ def decide_preflight_releases(
 
 
 def ssh_removal(reading: Reading) -> list[_slurm_sessions.Steps]:
-    """Return the steps that give a host its own logins with ssh back."""
+    """Return the steps that give a host its own logins with ssh back, in this order, each with
+    C(files) and C(absent) for M(trainyard.gpu.managed_files); none if the roles changed nothing.
+
+    C(reading) is the result of M(trainyard.gpu.slurm_host_info).
+    """
     return _slurm_ssh.removal(reading) + _slurm_sessions.removal(reading)

@@ -141,9 +141,10 @@ def checked(
 
 
 def port_rates(members: Members, variables: Variables) -> dict[str, float]:
-    """Rates in Gb/s of the active ports in the cluster, by device and port number.
+    """Return the rates in Gb/s of the active ports in the cluster, by a text such as
+    C(mlx5_0 port 1). Of ports with the same text on several hosts it is the fastest.
 
-    The fastest port of all hosts is used.
+    C(members) are those of the cluster, C(variables) those of each host.
     """
     rates: dict[str, float] = {}
     for member in members:
@@ -183,7 +184,8 @@ def hardware(members: Members, variables: Variables) -> list[dict[str, Any]]:
 
 
 def logins(proofs: Mapping[str, Mapping[str, Any]]) -> dict[str, Logins]:
-    """What the logins to each host have shown.
+    """Return what the logins to each host have shown: C(own_cause), why its login to itself failed,
+    empty if it did not, and C(memlocks), the limits of locked memory of its sessions.
 
     C(proofs) has the result of M(trainyard.gpu.ssh_mesh_info) by the host that logged in.
     """
@@ -386,9 +388,13 @@ def logs(
     job_checks: Findings,
     job_log: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Logs that may explain the failed checks of a host.
+    """Return the logs that may explain the failed checks of a host.
 
-    C(job_checks) are for the one host that reads the job's log.
+    C(checks) are findings, C(sources) the logs with C(name), C(argv) that prints them, and the IDs
+    of C(checks) that they explain. C(job_checks) are findings for the one host that reads
+    C(job_log), empty on others.
+
+    Returns C(host), C(name) and C(argv) each, and C(job_log) if the job has failed.
     """
     failed = {
         check["id"]
@@ -687,8 +693,13 @@ def evidence(
     answering: Sequence[str],
     scheduler: str = "",
 ) -> Evidence:
-    """Return what the report has of the hosts: C(hosts) of those in C(names), C(versions) and
-    C(logs) of those that answer.
+    """Return what the report has of the hosts.
+
+    C(variables) are those of each host, C(members) those of the cluster, C(names) and C(answering)
+    inventory names. C(scheduler) is the controller's host, empty without one.
+
+    Returns C(hosts), the members among C(names) with their hardware, C(versions), versions of
+    software by host, and C(logs), the last lines of logs, both of the hosts that answer.
     """
     return {
         "hosts": checked(members, names, variables, scheduler),
@@ -717,7 +728,13 @@ def decide_verify_nodes(
     blame: Sequence[dict[str, Any]] = (),
     suspect: Collection[str] = (),
 ) -> Nodes:
-    """As nodes. C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has
-    not run.
+    """Return which of the scheduler's nodes to drain and to resume, as nodes explains.
+
+    C(checks) are findings of the report, C(draining) IDs of checks whose failure drains a node.
+    C(scheduler) is a result of M(trainyard.gpu.slurm_info), empty if it has not run. C(hosts) were
+    checked. C(blame) are the measurement's findings about hosts, C(suspect) the hosts that it left
+    out of later runs.
+
+    Returns C(drain), C(node) and C(reason) each, and C(resume), names.
     """
     return nodes(checks, blame, suspect, draining, scheduler.get("nodes") or [], hosts)

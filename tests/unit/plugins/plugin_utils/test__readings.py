@@ -255,16 +255,12 @@ def test_no_answer_adds_a_line_to_a_file_of_slurm():
     plan = _slurm_plan.decide_slurm_plan
     members = [{"name": "a", "address": "10.0.0.11"}, {"name": "b", "address": "10.0.0.12"}]
     good = {"a": dict(ON_SLURM, hostname="gpu-a"), "b": dict(ON_SLURM, hostname="gpu-b")}
-    assert plan(good, hosts=["a", "b"], scheduler="a", members=members)["problems"] == []
+    requested = {"hosts": ["a", "b"], "scheduler": "a", "members": members}
+    assert plan(good, requested)["problems"] == []
     for host in good:
         for dummy, steps in places(ON_SLURM, SLURM):
             for text in LINES[:3]:
-                told = plan(
-                    dict(good, **{host: changed(good[host], steps, text)}),
-                    hosts=["a", "b"],
-                    scheduler="a",
-                    members=members,
-                )
+                told = plan(dict(good, **{host: changed(good[host], steps, text)}), requested)
                 assert [
                     entry
                     for entry in told["problems"]
