@@ -488,6 +488,8 @@ HOROVOD = (
     ("main", "h.py", 9),
 )
 OWN = (("simulate", "t.py", 5), ("<module>", "t.py", 90))
+ACCEPTS = (("accept", "socket.py", 295), ("wait_for_others", "t.py", 12), OWN[1])
+ASKS = (("connect", "socket.py", 837), ("load", "t.py", 8), OWN[1])
 INIT = (
     ("_store_based_barrier", C10D, 500),
     ("_new_process_group_helper", C10D, 1400),
@@ -614,6 +616,14 @@ INIT = (
             "where rank 0 on gpu-a waits is not known, rank 1 on gpu-b waits for a pipe. py-spy may not read the process (kernel.yama.ptrace_scope is 1)",
         ),
         (hosts(entry(0, *OWN)), "rank 0 on gpu-a is in simulate. Rank 0: simulate (t.py:5)"),
+        (
+            hosts(entry(0, *ACCEPTS)),
+            "rank 0 on gpu-a is in wait_for_others. Rank 0: wait_for_others (t.py:12)",
+        ),
+        (
+            hosts(entry(0, *ASKS)),
+            "rank 0 on gpu-a is in a network request. Rank 0: load (t.py:8)",
+        ),
         (hosts(gpu_a="it did not answer within 60 s"), "no answer from host gpu-a"),
         ([{"host": "gpu-a", "ranks": [], "ras": None}], "the job has no process of a rank"),
     ],
