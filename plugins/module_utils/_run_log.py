@@ -297,7 +297,7 @@ class _Lines:
         self.skip, self.well = 0, False
 
     def is_unexpected(self, number: int) -> bool:
-        """Return whether no good run prints a line there. Lines are asked for in their order."""
+        """Return whether no good run prints a line there. Callers go through the lines in their order."""
         if number < self.skip:
             return False
         line = self.lines[number]

@@ -293,7 +293,7 @@ def gids(users: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> d
 
 
 class Requested(NamedTuple):
-    """What a host is asked for, and what the variables say about NFS and people.
+    """What is read of a host, and what the variables say about NFS and people.
 
     C(host) and C(storage), the host of the share, are inventory names, and C(port) is that of ssh.
     C(mounts) and C(options) are C(nfs_client_mounts) and C(nfs_client_options), C(clients) and
