@@ -156,6 +156,7 @@ class Monitoring:
                 "packages": {},
                 "units": {},
                 "certificate": [],
+                "key_access": [],
                 "authority": "",
                 "signer": "",
                 "taken": [],

@@ -856,7 +856,7 @@ def test_when_a_job_ends_and_what_it_takes():
 def test_a_path_breaks_at_its_folders():
     text = of_job(portal.shown_job(folder="/data1/a&b/9998"))
     assert "<dd>/<wbr>data1/<wbr>a&amp;b/<wbr>9998</dd>" in text
-    assert "<dd>-</dd>" in of_job(portal.shown_job(folder=""))
+    assert "<dt>Folder</dt>" not in of_job(portal.shown_job(folder=""))
 
 
 def test_one_word_for_the_end_of_a_visit(rendered):
