@@ -33,13 +33,13 @@ class ActionModule(ActionBase):
             }
         )
         # Templates return Ansible's own types of text and list.
-        told = json.loads(json.dumps(args["hosts"], default=str))
+        reported = json.loads(json.dumps(args["hosts"], default=str))
         folder = os.path.abspath(os.path.expanduser(args["results_dir"]))
         filed = self._filed(folder)
         earlier = {serial: document["results"] for serial, document in filed.items()}
         facts = _compat.load_facts(args["compat_facts"])
         judged = _burn_in.judge(
-            _burn_in.of_hosts(told), earlier, lambda model: _compat.gpu_figures(model, facts)
+            _burn_in.of_hosts(reported), earlier, lambda model: _compat.gpu_figures(model, facts)
         )
         of_rails = _burn_in.judge_rails(json.loads(json.dumps(args["rails"], default=str)), earlier)
         judged = {key: judged[key] + of_rails[key] for key in judged}

@@ -187,9 +187,9 @@ def slots(hosts, name, trains):
     Slots counted in an earlier run are not set by the user: after a driver was installed, GPUs
     count.
     """
-    wanted = int(hosts.value(name, "cluster_slots") or 0)
-    counted = not wanted or bool(hosts.value(name, "__cluster_slots_are_counted"))
-    number = 0 if counted or not trains else wanted
+    requested = int(hosts.value(name, "cluster_slots") or 0)
+    counted = not requested or bool(hosts.value(name, "__cluster_slots_are_counted"))
+    number = 0 if counted or not trains else requested
     if name in hosts.found:
         number = slots_of(hosts.found[name], number, trains)
     return {"slots": number, "slots_counted": counted}

@@ -74,11 +74,11 @@ class ActionModule(ActionBase):
         """Return the findings about hosts that have not answered, and about those that were lost in
         this run.
         """
-        hostvars, asked = task_vars["hostvars"], task_vars["ansible_play_hosts_all"]
+        hostvars, in_play = task_vars["hostvars"], task_vars["ansible_play_hosts_all"]
         silent = [member for member in members if not member["reachable"]]
         names = [member["name"] for member in members if member["reachable"]]
         return [self._silent(member, hostvars, task_vars) for member in silent] + [
-            self._lost(name, hostvars) for name in names if name in asked and name not in alive
+            self._lost(name, hostvars) for name in names if name in in_play and name not in alive
         ]
 
     def _inputs(self, table, alive, answers, task_vars, new_input):
@@ -196,12 +196,12 @@ class ActionModule(ActionBase):
     @staticmethod
     def _silent(member, hostvars, task_vars):
         name = member["name"]
-        asked = name in task_vars["ansible_play_hosts_all"]
+        in_play = name in task_vars["ansible_play_hosts_all"]
         if NO_PYTHON.search(member["error"]):
             return finding(
                 "python-version",
                 name,
-                "fail" if asked else "warn",
+                "fail" if in_play else "warn",
                 expected="Python 3.8 or newer",
                 found=member["error"],
                 source="ansible_python_interpreter",
@@ -215,7 +215,7 @@ class ActionModule(ActionBase):
             "host-unreachable",
             name,
             # A host outside of --limit need not be reachable.
-            "fail" if asked else "warn",
+            "fail" if in_play else "warn",
             expected="the host answers to Ansible",
             found="%s: %s" % (hostvars[name].get("ansible_host", name), member["error"]),
             source="ssh",
@@ -227,7 +227,7 @@ class ActionModule(ActionBase):
             % (
                 name,
                 name,
-                "; to work on the others meanwhile, leave it out with --limit" if asked else "",
+                "; to work on the others meanwhile, leave it out with --limit" if in_play else "",
             ),
         )
 
@@ -236,10 +236,10 @@ class ActionModule(ActionBase):
         """A host that has failed a task. Its result may be registered, and then it has the
         cause.
         """
-        told = hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
+        variables = hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
         causes = [
             " ".join(str(value.get("msg", "")).split())
-            for value in dict(told).values()
+            for value in dict(variables).values()
             if isinstance(value, Mapping) and value.get("failed") is True and value.get("msg")
         ]
         found = "it dropped out of the play, so nothing was checked there"

@@ -137,7 +137,7 @@ def texts_of(value, label=""):
     return [(label, value)] if isinstance(value, str) else []
 
 
-def said(error):
+def message_of(error):
     """Return the message of a template error, without the template's text, which ansible-core
     before 2.19 adds.
     """
@@ -168,7 +168,7 @@ def connection_variables(shared, host):
                         host,
                         "fail",
                         "text",
-                        "a template that fails: %s" % said(error),
+                        "a template that fails: %s" % message_of(error),
                         name,
                         "correct the expression or the variables in it where the inventory sets %s"
                         % name,
@@ -619,18 +619,18 @@ class ActionModule(ActionBase):
         for name in RUNTIME_FACTS:
             known.pop(name, None)
         names = [role.name for role in roles]
-        findings, told = [], {}
+        findings, by_group = [], {}
         # Values computed by an earlier run are not from the inventory.
         facts = getattr(
             getattr(hostvars, "_variable_manager", None), "_nonpersistent_fact_cache", {}
         )
         for host, inputs in shared.hosts.items():
             group = frozenset(inputs.given)
-            if group not in told:
-                told[group] = unknown_variables(
+            if group not in by_group:
+                by_group[group] = unknown_variables(
                     inputs.given, known, names, shared.words_of(host).union(RUNTIME_FACTS)
                 )
-            for name, (meant, likely) in told[group].items():
+            for name, (meant, likely) in by_group[group].items():
                 if name in facts.get(host, {}):
                     continue
                 findings.append(
@@ -681,13 +681,13 @@ def yaml_problem(error):
     """Return the message of the YAML parser with the line, which only some messages of ansible-core
     have.
     """
-    said = " ".join(str(error).splitlines()[:1])
+    message = " ".join(str(error).splitlines()[:1])
     while error is not None:
         mark = getattr(error, "problem_mark", None)
         if mark is not None:
-            return "line %d: %s" % (mark.line + 1, said)
+            return "line %d: %s" % (mark.line + 1, message)
         error = error.__cause__ or getattr(error, "orig_exc", None)
-    return said
+    return message
 
 
 def ids_in(data):
@@ -761,7 +761,9 @@ def judge_value(variable, ask):
     try:
         value = ask()
     except AnsibleError as error:
-        return "a template that fails: %s" % (HIDDEN if variable.secret else said(error)), None
+        return "a template that fails: %s" % (
+            HIDDEN if variable.secret else message_of(error)
+        ), None
     value, found = kinds.check_type(variable.spec, value)
     problems = [type_problem(variable, value, *each) for each in found]
     return value, problems or text_problems(variable, value)

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
             if name in task_vars["ansible_play_hosts_all"]
         ]:
             variables = task_vars["hostvars"][name]
-            answer, asked, driver = (
+            answer, requested, driver = (
                 variables.get(args["answers"], {}),
                 variables.get(args["asked"], {}),
                 variables.get(args["driver"], ""),
@@ -40,12 +40,13 @@ class ActionModule(ActionBase):
             found = (
                 None
                 if silent
-                else problems(answer, asked, driver) + list(variables.get(args["more"] or "", []))
+                else problems(answer, requested, driver)
+                + list(variables.get(args["more"] or "", []))
             )
             hosts.append(
                 {
                     "name": name,
-                    "asked": len(asked),
+                    "asked": len(requested),
                     "problems": found,
                     "compared": list(variables.get(args["compared"] or "", [])),
                 }

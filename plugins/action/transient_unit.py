@@ -173,7 +173,7 @@ class ActionModule(ActionBase):
                 return parse_look(answer["stdout"])
             except ValueError as error:
                 # Without the text after the marker, which is log output and may contain a secret.
-                said = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
+                output = answer["stderr"] or answer["stdout"].partition("trainyard-look")[0]
                 raise AnsibleError(
                     (
                         "Cannot follow unit %s on host %s, which continues there with its output "
@@ -185,6 +185,6 @@ class ActionModule(ActionBase):
                         result["log"],
                         error,
                         answer["rc"],
-                        said.strip()[-500:],
+                        output.strip()[-500:],
                     )
                 ) from None

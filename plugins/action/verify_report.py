@@ -178,7 +178,7 @@ class ActionModule(ActionBase):
         Without it, alerts tell of an old verdict, so a failure is a warning.
         """
         path, generated = args["metrics"], seconds_of(report["generated"])
-        wanted = [
+        files = [
             {
                 "path": path,
                 "content": _metrics.render(_metrics.verify_families(report, generated)),
@@ -191,12 +191,12 @@ class ActionModule(ActionBase):
             # a FIFO in the place of the file that root writes.
             mine = {"owner": "root", "group": "trainyard-hub"}
             folder = os.path.dirname(args["portal"])
-            wanted.append(dict(mine, path=folder, state="directory", mode="0750"))
-            wanted.append(dict(mine, path=args["portal"], content=page, mode="0640"))
+            files.append(dict(mine, path=folder, state="directory", mode="0750"))
+            files.append(dict(mine, path=args["portal"], content=page, mode="0640"))
         try:
             done = self._execute_module(
                 module_name="trainyard.gpu.managed_files",
-                module_args={"files": wanted},
+                module_args={"files": files},
                 task_vars=task_vars,
             )
         except AnsibleError as error:

@@ -269,7 +269,7 @@ class _Section:
         self.max_bytes: int | None = None
         self.nccl_version: str | None = None
         self.devices: list[Device] = []
-        self.unlisted, self.said = 1, ""
+        self.unlisted, self.message = 1, ""
         # None without a header that can be parsed.
         self.columns: list[str] | None = None
         self.milliseconds, self.cpu_time, self.has_operation = False, False, False
@@ -615,10 +615,10 @@ def _document(text: str) -> _Section | None:
     is truncated.
     """
     try:
-        told = json.loads(text)
-        section, config = _Section(0), told["config"]
-        section.name = section.concluded = re.split(r"[/\\]", told["args"][0])[-1]
-        section.nccl_version = _version(int(told["nccl_version"]))
+        document = json.loads(text)
+        section, config = _Section(0), document["config"]
+        section.name = section.concluded = re.split(r"[/\\]", document["args"][0])[-1]
+        section.nccl_version = _version(int(document["nccl_version"]))
         # The document has the requested largest size, and not the one that fits the GPUs' memory.
         section.settings = Settings(
             config["nthreads"],
@@ -644,23 +644,23 @@ def _document(text: str) -> _Section | None:
         section.unlisted = config["nthreads"] * config["ngpus"]
         # Rows are not read by columns.
         section.heads["header"], section.columns = 1, ["size"]
-        for result in told.get("results", []):
+        for result in document.get("results", []):
             _take_result(result, section)
         # The first versions misspelt two keys.
-        average = told.get("average_bus_bandwidth", told.get("average_bus_bandwidith"))
-        if average and "out_of_bounds" in told and "end_time" in told:
+        average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
+        if average and "out_of_bounds" in document and "end_time" in document:
             section.averages.append(
                 (
                     "%.6f" % float(average.get("bandwidth", average.get("bandwidith"))),
                     "FAILED" if average["okay"] == "false" else None,
                 )
             )
-            count = told["out_of_bounds"]["count"]
+            count = document["out_of_bounds"]["count"]
             section.out_of_bounds.append(
-                {"count": count, "ok": told["out_of_bounds"]["okay"] == "true" and count == 0}
+                {"count": count, "ok": document["out_of_bounds"]["okay"] == "true" and count == 0}
             )
         # Not the whole text, because it contains the environment with its secrets.
-        section.said = "\n".join(error for error in told.get("errors", []) if error)
+        section.message = "\n".join(error for error in document.get("errors", []) if error)
         return section
     except (
         ValueError,
@@ -811,9 +811,9 @@ def _missing_size(section: _Section) -> str | None:
     for (kind, _redop, _root), sizes in tables.items():
         width = _WIDTHS.get(kind)
         if section.settings and width:
-            told = _missing_requested(section.settings, section.max_bytes, sizes, width)
-            if told:
-                return told
+            message = _missing_requested(section.settings, section.max_bytes, sizes, width)
+            if message:
+                return message
         elif not _is_growing(sizes, width or 8):
             return "the sizes do not grow evenly from row to row"
     return None
@@ -931,16 +931,16 @@ def _damaged(section: _Section, ranks: int | None) -> list[Reason]:
     """Rows that cannot be used, as reasons."""
     if section.damaged or section.late:
         line = section.damaged[0] if section.damaged else None
-        told = (
+        message = (
             "%d rows cannot be parsed" % len(section.damaged) if line else "rows follow the summary"
         )
-        return [_reason("damaged_rows", told, AGAIN, line)]
+        return [_reason("damaged_rows", message, AGAIN, line)]
     misfit = _misfit(section, ranks) if section.rows else None
     if not misfit:
         return []
-    told = ", or not %d ranks" % ranks if ranks else ""
+    message = ", or not %d ranks" % ranks if ranks else ""
     return [
-        _reason("damaged_rows", "the figures of a row are inconsistent%s" % told, AGAIN, misfit)
+        _reason("damaged_rows", "the figures of a row are inconsistent%s" % message, AGAIN, misfit)
     ]
 
 
@@ -958,8 +958,8 @@ def _missing_rows(section: _Section) -> list[Reason]:
     mean, half, deviation = _mean(section)
     lost = min(half, 4 * deviation) + 1e-5 * abs(mean) + 1e-6
     if not missing and section.average and abs(mean - section.average[0]) > lost:
-        told = "the average is %g GB/s, but that of the rows is %.6g"
-        missing = told % (section.average[0], mean)
+        message = "the average is %g GB/s, but that of the rows is %.6g"
+        missing = message % (section.average[0], mean)
     return [_reason("rows_missing", "rows are missing: %s" % missing, AGAIN)] if missing else []
 
 
@@ -1085,8 +1085,8 @@ def _count_ranks(section: _Section, words: str) -> int | None:
             if numbers == list(range(len(numbers))) and len(numbers) % max(each, 1) == 0
             else None
         )
-    said = set(_NRANKS.findall(words))
-    return int(said.pop()) if len(said) == 1 else None
+    counts = set(_NRANKS.findall(words))
+    return int(counts.pop()) if len(counts) == 1 else None
 
 
 def _told(section: _Section) -> _Told:
@@ -1200,8 +1200,8 @@ def _read(text: str) -> tuple[list[_Section], str]:
                     "structure or is truncated; give its complete output"
                 )
             )
-        section.end = len(section.said)
-        return [section], section.said
+        section.end = len(section.message)
+        return [section], section.message
     return _sections(text), text
 
 

@@ -41,10 +41,10 @@ def answer_of(
     judged = ArgumentSpecValidator(spec).validate(options)
     if judged.error_messages:
         return {}
-    asked = copy.copy(module)
-    vars(asked).update(params=judged.validated_parameters, check_mode=True, fail_json=_refuse)
+    inner = copy.copy(module)
+    vars(inner).update(params=judged.validated_parameters, check_mode=True, fail_json=_refuse)
     try:
-        return read(asked)
+        return read(inner)
     except Exception:
         # Whatever it is: the module's own run tells it where it belongs.
         return {}

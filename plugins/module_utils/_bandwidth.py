@@ -179,11 +179,11 @@ def _card_rate(text: str) -> float:
 
 def nvlinks(status: str) -> List[Dict[str, Any]]:
     """What C(nvidia-smi nvlink --status) says of each GPU, in its order: C(name), C(uuid),
-    C(speeds) and C(said).
+    C(speeds) and C(message).
 
     C(speeds) are the links' in GB/s, 0.0 of an inactive one. Without a list of links, they are
     empty if all are inactive or there are none, and None if that is unknown, as in MIG mode or
-    after an error. C(said) is the text in place of the list.
+    after an error. C(message) is the text in place of the list.
     """
     found: List[Dict[str, Any]] = []
     for line in status.splitlines():
@@ -200,9 +200,11 @@ def nvlinks(status: str) -> List[Dict[str, Any]]:
             speed = float(link.group(1) or 0)
             found[-1]["speeds"] = (found[-1]["speeds"] or []) + [speed]
         elif found and line.strip():
-            said = line.strip()
-            found[-1]["said"] = said
-            if re.search(r"all links are inactive|not have or support nvlink", said, re.IGNORECASE):
+            message = line.strip()
+            found[-1]["said"] = message
+            if re.search(
+                r"all links are inactive|not have or support nvlink", message, re.IGNORECASE
+            ):
                 found[-1]["speeds"] = found[-1]["speeds"] or []
     return found
 
@@ -307,8 +309,8 @@ def _card_bounds(host: Host) -> List[Bound]:
         bounds.append((_together(shares), "nic", "%s by %s" % (names, way)))
         if all(entry["pcie"] for entry in cards):
             slots = _together([entry["pcie"] for entry in cards])
-            told = "%s in PCIe slots of %g GB/s" % (names, slots)
-            bounds.append((slots * PCIE_SHARE, "pcie", told))
+            origin = "%s in PCIe slots of %g GB/s" % (names, slots)
+            bounds.append((slots * PCIE_SHARE, "pcie", origin))
     return bounds
 
 
@@ -376,12 +378,12 @@ def _best(host: Host, others: List[Host], key: str, others_key: str) -> Dict[str
     """Bounds of a host as the best host with the same hardware has them, itself included."""
     best: Dict[str, Bound] = {}
     for each in [host] + others:
-        for value, bound, told in each[others_key if others else key]:
+        for value, bound, origin in each[others_key if others else key]:
             if bound not in best or value > best[bound][0]:
-                told = "%s: %s" % (each["name"], told)
+                origin = "%s: %s" % (each["name"], origin)
                 if each["name"] != host["name"]:
-                    told += ", and %s has the same hardware" % host["name"]
-                best[bound] = (value, bound, told)
+                    origin += ", and %s has the same hardware" % host["name"]
+                best[bound] = (value, bound, origin)
     return best
 
 
@@ -434,8 +436,8 @@ def _across(host: Host, among: Sequence[Host], collective: str) -> List[Bound]:
     alike = [other for other in _others(host, among) if other["card_kind"] == host["card_kind"]]
     cards = list(_best(host, alike, "by_cards", "by_cards").values())
     if cards and collective == "gloo":
-        told = "%s: Gloo reduces on one core and uses one TCP stream" % host["name"]
-        cards.append((GLOO, "cpu", told))
+        origin = "%s: Gloo reduces on one core and uses one TCP stream" % host["name"]
+        cards.append((GLOO, "cpu", origin))
     return cards + _within(host, among)
 
 
@@ -466,7 +468,7 @@ def _by_hardware(
 def expected(
     hosts: Sequence[Host],
     collective: str,
-    asked: Dict[str, Any],
+    requested: Dict[str, Any],
     earlier: Optional[float] = None,
     peers: Optional[float] = None,
     among: Sequence[Host] = (),
@@ -475,34 +477,34 @@ def expected(
     unknown.
 
     C(hosts) has for each host of the run name, cards and gpus (see P(card), P(gpus)), and p2p if it
-    is known; C(among) has all hosts to compare them with, including these. C(asked) has the site's
+    is known; C(among) has all hosts to compare them with, including these. C(requested) has the site's
     thresholds: fraction of what is expected, min_busbw_gb_s of several hosts and host_min_gb_s of
     each host alone by its name (0: none; they replace what is expected), drop_percent against
     C(earlier), what earlier runs of the same kind did, peer_fraction of C(peers), what the other
     hosts do alone. Its models are what the compatibility data says of GPUs by their name: nvlink,
     the sum of the links in GB/s, bridge, whether they need one, and known. The strictest counts.
     """
-    hosts = _prepared(hosts, asked.get("models") or {})
-    best, bound, told = _by_hardware(hosts, among or hosts, collective)
-    required = None if best is None else best * asked["fraction"]
+    hosts = _prepared(hosts, requested.get("models") or {})
+    best, bound, origin = _by_hardware(hosts, among or hosts, collective)
+    required = None if best is None else best * requested["fraction"]
     threshold = (
-        asked["min_busbw_gb_s"]
+        requested["min_busbw_gb_s"]
         if len(hosts) > 1
-        else (asked.get("host_min_gb_s") or {}).get(hosts[0]["name"])
+        else (requested.get("host_min_gb_s") or {}).get(hosts[0]["name"])
     )
     if threshold:
-        best, bound, told, required = threshold, "threshold", "the site's threshold", threshold
-    told_history = "the median of earlier runs, less %g %%" % asked["drop_percent"]
+        best, bound, origin, required = threshold, "threshold", "the site's threshold", threshold
+    origin_of_history = "the median of earlier runs, less %g %%" % requested["drop_percent"]
     for value, share, name, text in (
-        (peers, asked["peer_fraction"], "peers", "the other hosts alone"),
-        (earlier, 1 - asked["drop_percent"] / 100.0, "history", told_history),
+        (peers, requested["peer_fraction"], "peers", "the other hosts alone"),
+        (earlier, 1 - requested["drop_percent"] / 100.0, "history", origin_of_history),
     ):
         if value is not None and (required is None or value * share > required):
-            best, bound, told, required = value, name, text, value * share
+            best, bound, origin, required = value, name, text, value * share
     return {
         "busbw_gb_s": best,
         "bound": bound,
-        "from": told,
+        "from": origin,
         "required_gb_s": required,
         "history_gb_s": earlier,
     }
@@ -544,14 +546,14 @@ def _busbw(entry: Row) -> float:
     return busbw
 
 
-def judged_busbw(rows: List[Row], wanted: Optional[Sequence[int]] = None) -> Optional[float]:
+def judged_busbw(rows: List[Row], requested: Optional[Sequence[int]] = None) -> Optional[float]:
     """The best row among those of at least a sixteenth of the largest size.
 
     Latency dominates below that, and noise only lowers a bandwidth.
 
-    With C(wanted), only those sizes count. None where no row is left.
+    With C(requested), only those sizes count. None where no row is left.
     """
-    rows = [entry for entry in rows if wanted is None or entry["size_bytes"] in wanted]
+    rows = [entry for entry in rows if requested is None or entry["size_bytes"] in requested]
     largest = max([entry["size_bytes"] for entry in rows] or [0])
     return max(
         [_busbw(entry) for entry in rows if entry["size_bytes"] * 16 >= largest], default=None
@@ -563,7 +565,7 @@ def history(
     collective: str,
     run_id: str,
     hosts: List[str],
-    wanted: Optional[Sequence[int]],
+    requested: Optional[Sequence[int]],
 ) -> Optional[float]:
     """The median of earlier results of a run: same run, same hosts, same collective, same sizes.
 
@@ -572,7 +574,7 @@ def history(
     C(packs) are the C(bandwidth) of earlier reports. What failed then is no measure for now.
     """
     found = [
-        judged_busbw(run["rows"], wanted)
+        judged_busbw(run["rows"], requested)
         for pack in packs
         if pack and pack["collective"] == collective
         for run in pack["runs"]
@@ -664,14 +666,14 @@ def _judged_alone(
     run: Run,
     among: List[Host],
     carrier: str,
-    asked: Dict[str, Any],
+    requested: Dict[str, Any],
     before: Optional[float],
 ) -> Run:
     """A run of one host with its verdict, and C(compared)."""
-    models, thresholds = asked.get("models") or {}, asked.get("host_min_gb_s") or {}
+    models, thresholds = requested.get("models") or {}, requested.get("host_min_gb_s") or {}
     host = next(each for each in among if each["name"] == run["hosts"][0])
     peers = _of_peers(host, among, thresholds)
-    bound = expected([host], carrier, asked, before, peers, among)
+    bound = expected([host], carrier, requested, before, peers, among)
     # A model that the compatibility data knows has the NVLinks that it should have.
     known = bound["bound"] and all(
         models.get(gpu.get("model"), {}).get("known") for gpu in host["gpus"]
@@ -685,7 +687,7 @@ def judge_runs(
     runs: List[Run],
     facts: Mapping[str, Host],
     carrier: str,
-    asked: Dict[str, Any],
+    requested: Dict[str, Any],
     earlier: Mapping[str, Optional[float]],
 ) -> List[Run]:
     """Runs with their expected bandwidths and verdicts.
@@ -695,16 +697,16 @@ def judge_runs(
     C(facts) are the hosts' cards and GPUs, C(carrier) what moves the data (nccl or gloo),
     C(earlier) what the same runs did before, by their id.
     """
-    among = _with_own_run(facts, runs, asked.get("models") or {})
+    among = _with_own_run(facts, runs, requested.get("models") or {})
     of_name = {host["name"]: host for host in among}
     found = []
     for run in runs:
         if len(run["hosts"]) == 1:
-            found.append(_judged_alone(run, among, carrier, asked, earlier.get(run["id"])))
+            found.append(_judged_alone(run, among, carrier, requested, earlier.get(run["id"])))
             continue
         hosts = [of_name[host] for host in run["hosts"]]
         before = earlier.get("cluster") if run["id"] == "cluster" else None
-        bound = expected(hosts, carrier, asked, before, None, among)
+        bound = expected(hosts, carrier, requested, before, None, among)
         found.append(dict(run, **verdict(run, bound)))
     return found
 
@@ -775,8 +777,8 @@ def driver_statistics(interface: str) -> str:
             return data.tobytes()[len(words) :]
 
         try:
-            asked = struct.pack("=IIQ", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS)
-            count = struct.unpack("=I", ask(asked, 4))[0]
+            query = struct.pack("=IIQ", ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS)
+            count = struct.unpack("=I", ask(query, 4))[0]
             # More room than needed: the driver may add some meanwhile.
             room = count + 1024
             names = ask(

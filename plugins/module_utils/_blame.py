@@ -248,12 +248,12 @@ class _Search(object):
             for host in pair
         }
         if all(others.values()):
-            told = "; with other hosts %s: the path between the two" % " and ".join(
+            message = "; with other hosts %s: the path between the two" % " and ".join(
                 "%s reaches %s" % (host, _figure(max(others[host]))) for host in pair
             )
         else:
-            told = ". A third host is needed to distinguish the link from the two hosts"
-        evidence = "this pair %s%s" % (self.reached(self.best[pair]), told)
+            message = ". A third host is needed to distinguish the link from the two hosts"
+        evidence = "this pair %s%s" % (self.reached(self.best[pair]), message)
         return {"kind": "link", "names": list(pair), "evidence": evidence}
 
     def good(self, pairs: List[Group]) -> Set[str]:
@@ -340,12 +340,12 @@ class _Search(object):
     def why_alone(self, host: str, usual: float) -> str:
         """A measurement that failed has no bandwidth, which says nothing of the hardware."""
         if not self.best[(host,)]:
-            told = (
+            message = (
                 "its measurement alone, without the network, failed%s, while the others reach %s "
                 "GB/s"
             )
             error = self.errors.get(host)
-            return told % (": %s" % error if error else "", _figure(usual))
+            return message % (": %s" % error if error else "", _figure(usual))
         return (
             "alone, without the network, it reaches %s GB/s, but the others %s: its CPU, "
             "memory, PCIe or GPUs"
@@ -354,7 +354,7 @@ class _Search(object):
     def why_none(self, hosts: List[str], pairs: List[Group], together: float) -> str:
         """Return why no host and no link is to blame. C(together) is in GB/s."""
         values = [self.best[self.key(pair)] for pair in pairs]
-        told = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
+        message = "%d hosts together reach %s GB/s (required: %s), each pair of them %s to %s" % (
             len(hosts),
             _figure(together),
             _figure(self.required),
@@ -362,11 +362,11 @@ class _Search(object):
             _figure(max(values)),
         )
         if min(values) >= self.required:
-            return told + (
+            return message + (
                 ": they are too slow only together, so check what they share: the switch, its "
                 "uplinks (oversubscription)"
             )
-        return told + (
+        return message + (
             ": no host and no link stands out, so check what all share (switch, driver, "
             "settings), and whether the requirement is right"
         )

@@ -212,15 +212,15 @@ def file_name(serial: str) -> str:
 # --- what hosts say -----------------------------------------------------------------------------------------------------------
 
 
-def of_hosts(told: dict[str, Told]) -> list[Device]:
+def of_hosts(reported: dict[str, Told]) -> list[Device]:
     """Return the devices of all hosts.
 
     A serial number that several hosts have, such as those of virtual machines, is none.
     """
-    serials = {host: str(its.get("serial") or "").strip() for host, its in told.items()}
+    serials = {host: str(its.get("serial") or "").strip() for host, its in reported.items()}
     counts = collections.Counter(serials.values())
     found: list[Device] = []
-    for host, its in told.items():
+    for host, its in reported.items():
         own = serials[host] if _is_serial(serials[host], counts) else ""
         try:
             found += devices(host, dict(its, serial=own))
@@ -263,29 +263,29 @@ def answer_of(run: dict[str, Any]) -> dict[str, Any]:
         answer = None
     if isinstance(answer, dict):
         return answer
-    said = _lines(run.get("stderr_lines")) or lines
-    why = (said or [str(run.get("msg") or "no message")])[-1]
+    messages = _lines(run.get("stderr_lines")) or lines
+    why = (messages or [str(run.get("msg") or "no message")])[-1]
     return {"error": "the program did not end well: %s" % why[:300]}
 
 
-def devices(host: str, told: Told) -> list[Device]:
+def devices(host: str, reported: Told) -> list[Device]:
     """Return the devices of a host from what was read there.
 
-    C(told) has C(run), the result of the program's task, C(serial) of the host, the results of
+    C(reported) has C(run), the result of the program's task, C(serial) of the host, the results of
     M(trainyard.gpu.nvidia_smi_info#module) C(before), C(during) and C(after), the errors of the
     kernel's log C(errors_before) and C(errors_after), and C(vendor), the text for
     P(vendor_findings).
     """
-    answer = answer_of(told.get("run") or {})
-    by_uuid = {moment: _by_uuid(told.get(moment)) for moment in ("before", "during", "after")}
-    own = str(told.get("serial") or "").strip() or host
-    driver = (told.get("before") or {}).get("driver_version")
+    answer = answer_of(reported.get("run") or {})
+    by_uuid = {moment: _by_uuid(reported.get(moment)) for moment in ("before", "during", "after")}
+    own = str(reported.get("serial") or "").strip() or host
+    driver = (reported.get("before") or {}).get("driver_version")
     software = str(answer.get("software") or "") + (", driver %s" % driver if driver else "")
     found = []
     for rank in answer.get("ranks") or []:
         cards = {moment: by_uuid[moment].get(rank.get("uuid")) or {} for moment in by_uuid}
         found.append(_rank_device(own, rank, cards))
-    found.append(_host_device(own, told, answer))
+    found.append(_host_device(own, reported, answer))
     return [{**device, "host": host, "software": software} for device in found]
 
 
@@ -317,11 +317,11 @@ def _rank_device(own: str, rank: dict[str, Any], cards: dict[str, dict[str, Any]
     }
 
 
-def _host_device(own: str, told: Told, answer: dict[str, Any]) -> _Measured:
+def _host_device(own: str, reported: Told, answer: dict[str, Any]) -> _Measured:
     """Return the host itself: its disks, its CPUs, the kernel's log, and what other tools say."""
     part = answer.get("host") or {}
-    faults, remarks = vendor_findings(str(told.get("vendor") or ""))
-    errors = _new_errors(told.get("errors_before"), told.get("errors_after"))
+    faults, remarks = vendor_findings(str(reported.get("vendor") or ""))
+    errors = _new_errors(reported.get("errors_before"), reported.get("errors_after"))
     return {
         "kind": "host",
         "serial": own,
@@ -350,12 +350,12 @@ def vendor_findings(text: str) -> tuple[list[str], list[str]]:
     """
     faults: list[str] = []
     remarks: list[str] = []
-    for name, said, code in re.findall(
+    for name, output, code in re.findall(
         r"^== (dcgmi|nhc)\n(.*?)^== exit (\d+)$", text, re.MULTILINE | re.DOTALL
     ):
-        lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no message"]
+        lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
         if name == "dcgmi":
-            bad, other = _dcgm_results(said)
+            bad, other = _dcgm_results(output)
             faults += bad
             remarks += other
         elif code == "124":
@@ -366,18 +366,18 @@ def vendor_findings(text: str) -> tuple[list[str], list[str]]:
     return faults, remarks
 
 
-def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
+def _dcgm_results(output: str) -> tuple[list[str], list[str]]:
     """Return the tests of C(dcgmi diag --json) that failed, and those that warn.
 
     DCGM 4 has another name for the document and for a GPU than DCGM 3.
     """
     nothing: tuple[list[str], list[str]] = (
         [],
-        ["dcgmi diag gave no result: %s" % " ".join(said.split())[-200:]],
+        ["dcgmi diag gave no result: %s" % " ".join(output.split())[-200:]],
     )
     try:
         # Messages may stand before the document, and after it.
-        document, _end = json.JSONDecoder().raw_decode(said[said.index("{") :])
+        document, _end = json.JSONDecoder().raw_decode(output[output.index("{") :])
         root = document.get("DCGM Diagnostic") or document["DCGM GPU Diagnostic"]
         rows = [
             (test["name"], result)
@@ -385,13 +385,13 @@ def _dcgm_results(said: str) -> tuple[list[str], list[str]]:
             for test in category["tests"]
             for result in test["results"]
         ]
-        told = {
+        messages = {
             status: [_dcgm_row(*row) for row in rows if row[1].get("status") == status]
             for status in ("Fail", "Warn")
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return nothing
-    return (told["Fail"], told["Warn"]) if rows else nothing
+    return (messages["Fail"], messages["Warn"]) if rows else nothing
 
 
 def _dcgm_warning(entry: object) -> str:
@@ -601,10 +601,10 @@ def _name(device: Device | Judged) -> str:
 
 def _slow(device: Judged) -> list[str]:
     """Return why a device is slow, and what it says of itself."""
-    told = [
+    messages = [
         "%s: %s" % (test, text) for test, rate in device["rates"].items() for text in rate["slow"]
     ]
-    if not told:
+    if not messages:
         return []
     state = device["state"]
     hints = list(state.get("slowed") or [])
@@ -616,7 +616,11 @@ def _slow(device: Judged) -> list[str]:
         hints.append("%s MHz" % state["clock_mhz"])
     return [
         "%s is slow. %s%s"
-        % (_name(device), "; ".join(told[:3]), " (at work: %s)" % ", ".join(hints) if hints else "")
+        % (
+            _name(device),
+            "; ".join(messages[:3]),
+            " (at work: %s)" % ", ".join(hints) if hints else "",
+        )
     ]
 
 
@@ -693,14 +697,14 @@ def _speed_check(host: str, own: list[Judged]) -> Finding:
         (_incomparable(own), "warn", _ALONE),
     )
     good = ["%d devices are as fast as their peers" % len(own)], "pass", ""
-    told, verdict, fix = next((row for row in rows if row[0]), good)
+    messages, verdict, fix = next((row for row in rows if row[0]), good)
     return finding(
         SPEED,
         host,
         verdict,
         expected="no device is slower than the median of its model, or than before, by "
         + _told_tolerance(kind),
-        found="; ".join(told),
+        found="; ".join(messages),
         source="burn_in",
         fix=fix,
     )
@@ -846,9 +850,9 @@ def link_check(runs: list[dict[str, Any]], collective: str, hosts: list[str]) ->
     speeds = {tuple(run["hosts"]): run["judged_busbw_gb_s"] or 0.0 for run in pairs}
     broken = [" - ".join(run["hosts"]) for run in pairs if not run["passed"]]
     slow = _slow_pairs(speeds, LINK_TOLERANCE.get(collective, COPY_TOLERANCE))
-    told = [slow[pair] for pair in sorted(slow, key=lambda pair: speeds[pair])]
+    messages = [slow[pair] for pair in sorted(slow, key=lambda pair: speeds[pair])]
     parts = _slow_with_all(hosts, set(speeds), set(slow))
-    parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + told[:4]
+    parts += ["too slow or failed: %s" % ", ".join(broken[:4])] * bool(broken) + messages[:4]
     return finding(
         LINKS,
         ", ".join(hosts),

@@ -156,13 +156,13 @@ def shm_faults(settings: dict[str, Any], inside: list[Mount]) -> list[str]:
     """Whether /dev/shm has the size that Docker has set."""
     if not has_own_shm(settings):
         return []
-    mount, wanted = mount_of(SHM, inside), settings.get("ShmSize") or 0
+    mount, requested = mount_of(SHM, inside), settings.get("ShmSize") or 0
     if mount["path"] != SHM:
         return ["%s is not mounted in the container" % SHM]
     size = size_of(mount["options"])
-    if size is None or size >= wanted * SHM_SHARE:
+    if size is None or size >= requested * SHM_SHARE:
         return []
-    return ["%s in the container has %s, not %s" % (SHM, in_words(size), in_words(wanted))]
+    return ["%s in the container has %s, not %s" % (SHM, in_words(size), in_words(requested))]
 
 
 def resolved(root: str, path: str) -> str:
@@ -241,12 +241,12 @@ def variable_faults(written: str | None, variables: str) -> list[str]:
     Only names are told, because values may be secrets.
     """
     entries = [entry.replace("\n", " ") for entry in variables.split("\0")]
-    wanted = {entry for entry in entries if NAMED.match(entry) and not OF_SSHD.match(entry)}
-    if written is None or not wanted:
+    requested = {entry for entry in entries if NAMED.match(entry) and not OF_SSHD.match(entry)}
+    if written is None or not requested:
         return []
     found = {line for line in written.split("\n") if line}
     # Some shells pass on variables with other names.
-    lines = (found ^ wanted) - {entry for entry in entries if not NAMED.match(entry)}
+    lines = (found ^ requested) - {entry for entry in entries if not NAMED.match(entry)}
     names = sorted({name_in(line) for line in lines})
     return [
         "%s in the container sets %s otherwise than the container" % (OF_SESSIONS, ", ".join(names))

@@ -124,9 +124,9 @@ def _delete(options: Options, path: Path) -> None:
         del _get(options, path[: length - 1])[path[length - 1]]
 
 
-def _leaves(wanted: Options, current: Options, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _leaves(requested: Options, current: Options, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """(path, value) of the requested options, down to values that can be set independently."""
-    for key, value in wanted.items():
+    for key, value in requested.items():
         here = path + (key,)
         there = _get(current, here)
         if isinstance(value, dict) and value and (there is _ABSENT or isinstance(there, dict)):
@@ -142,7 +142,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def merge(
     current: Options,
-    wanted: Options,
+    requested: Options,
     placed: list[dict[str, Any]],
     override: Collection[str] = (),
 ) -> Merge:
@@ -155,16 +155,16 @@ def merge(
     """
     options = copy.deepcopy(current)
     entries = {tuple(entry["path"]): entry for entry in placed}
-    requested = dict(_leaves(wanted, current))
+    requested_values = dict(_leaves(requested, current))
     result: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
     for path, entry in entries.items():
-        if path not in requested and _same_as(options, path, entry["value"]):
+        if path not in requested_values and _same_as(options, path, entry["value"]):
             if "former" in entry:
                 _set(options, path, entry["former"])
             else:
                 _delete(options, path)
-    for path, value in requested.items():
+    for path, value in requested_values.items():
         there, former_entry = _get(options, path), entries.get(path)
         if there is _ABSENT:
             new = {"path": list(path), "value": value}

@@ -131,7 +131,7 @@ class Host:
 
     def daemon_config(self, noted: dict[str, Any]) -> dict[str, Any]:
         """C(noted) is what docker_daemon_config wrote into the record."""
-        wanted, placed = self.params["daemon_options"], noted.get("placed", [])
+        requested, placed = self.params["daemon_options"], noted.get("placed", [])
         content = read(self.params["daemon_config"])
         try:
             options = parse_daemon_config((content or b"").decode("utf-8"))
@@ -140,9 +140,9 @@ class Host:
                 "exists": True,
                 "options": {},
                 "error": f"{self.params['daemon_config']}: {error}",
-                "differs": bool(wanted or noted),
+                "differs": bool(requested or noted),
             }
-        merged = merge(options, wanted, placed, self.params["daemon_override"])
+        merged = merge(options, requested, placed, self.params["daemon_override"])
         differs = (
             noted.get("pending", False) or merged.options != options or merged.placed != placed
         )

@@ -195,16 +195,18 @@ def lacking_components(files: Mapping[str, str], codename: str, components: Iter
 # --- conclusions ----------------------------------------------------------------------------------------------------------
 
 
-def fits(version: str, asked: str) -> bool:
+def fits(version: str, requested: str) -> bool:
     """Whether a package's version matches the requested one: as a whole, by NVIDIA's part, or by
     its branch. An empty request matches all.
     """
-    if not asked or version == asked:
+    if not requested or version == requested:
         return True
-    if not re.fullmatch(r"\d+(\.\d+)*", asked):
+    if not re.fullmatch(r"\d+(\.\d+)*", requested):
         return False
     number = upstream(version)
-    return bool(number) and version_key(number)[: len(version_key(asked))] == version_key(asked)
+    return bool(number) and version_key(number)[: len(version_key(requested))] == version_key(
+        requested
+    )
 
 
 def branch_of(text: str) -> str:
@@ -215,12 +217,12 @@ def branch_of(text: str) -> str:
     return number.group(1) if number else ""
 
 
-def expand(families: Iterable[list[str]], asked: str) -> list[list[str]]:
+def expand(families: Iterable[list[str]], requested: str) -> list[list[str]]:
     """Families with the requested version's branch instead of <BR>.
 
     Those with <BR> are left out if no version is requested.
     """
-    branch = branch_of(asked)
+    branch = branch_of(requested)
     return [
         [name.replace("<BR>", branch) for name in names]
         for names in families
@@ -231,7 +233,7 @@ def expand(families: Iterable[list[str]], asked: str) -> list[list[str]]:
 def resolve(
     families: Iterable[list[str]],
     offers: Mapping[str, Sequence[str]],
-    asked: str,
+    requested: str,
     installed: str = "",
 ) -> Family | None:
     """The first family that is completely available at a matching version of its first package;
@@ -244,7 +246,7 @@ def resolve(
     """
     found: list[Family] = []
     for names in families:
-        versions = [version for version in offers.get(names[0], []) if fits(version, asked)]
+        versions = [version for version in offers.get(names[0], []) if fits(version, requested)]
         if versions:
             kept = [version for version in versions if upstream(version) == installed]
             found.append({"names": names, "version": (kept or versions)[0]})

@@ -398,8 +398,8 @@ def read_host(kinds: Kinds, driver: str = DRIVER) -> Host:
     nodes = sorted(int(end) for end in ends if end.isdigit())
     if pattern != NODES:
         return {"nodes": nodes, "driver": []}
-    told = [parse_information(_read(path)) for path in glob.glob(driver + "/*/information")]
-    return {"nodes": nodes, "driver": [card for card in told if card and card["minor"] in nodes]}
+    cards = [parse_information(_read(path)) for path in glob.glob(driver + "/*/information")]
+    return {"nodes": nodes, "driver": [card for card in cards if card and card["minor"] in nodes]}
 
 
 def read_specifications(folders: Iterable[str] = CDI_FOLDERS) -> list[str]:

@@ -671,15 +671,15 @@ def will_break_on_next_boot(
     return ""
 
 
-def drift(asked: Mapping[str, str], found: Mapping[str, str | None]) -> list[Difference]:
+def drift(requested: Mapping[str, str], found: Mapping[str, str | None]) -> list[Difference]:
     """Versions that differ.
 
-    C(asked) has a version or V(absent) by name. A version matches all that begin with it, field by
+    C(requested) has a version or V(absent) by name. A version matches all that begin with it, field by
     field.
     """
     differences: list[Difference] = []
-    for name in sorted(asked):
-        want, have = asked[name], found.get(name) or ""
+    for name in sorted(requested):
+        want, have = requested[name], found.get(name) or ""
         if not _is_as_requested(want, have):
             differences.append({"name": name, "asked": want, "found": have or "absent"})
     return differences

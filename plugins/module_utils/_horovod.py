@@ -333,9 +333,9 @@ def split_imports(stderr: str, frameworks: list[str]) -> tuple[str, dict[str, st
 
     Without a line, the import did not happen.
     """
-    said = dict(_IMPORTED.findall(stderr))
+    messages = dict(_IMPORTED.findall(stderr))
     errors = {
-        framework: said.get(
+        framework: messages.get(
             PACKAGES[framework], "horovodrun is not a Python script, or it ended before the import"
         )
         for framework in frameworks

@@ -408,8 +408,8 @@ class _Log:
             self.lost, self.lost_at = begins.group("device"), number
         match = _XID.search(line) or _SXID.search(line)
         if match and is_message:
-            kind, device, code, said = match.group("kind", "device", "code", "text")
-            self.add(kind, device, int(code), (said or "").strip(), at)
+            kind, device, code, text = match.group("kind", "device", "code", "text")
+            self.add(kind, device, int(code), (text or "").strip(), at)
         elif self.lost and number - self.lost_at < _LOST_LINES and _LOST in line:
             # An Xid has the device without its function.
             device = re.sub(r"\.\d$", "", self.lost)
@@ -424,8 +424,8 @@ class _Log:
         seconds after the boot.
         """
         key = (kind, device.lower(), code)
-        told = dict(meaning(kind, code, text), text=text, at=at)
-        is_none = kind == "Xid" and code == 154 and told["action"] == "ignore"
+        meant = dict(meaning(kind, code, text), text=text, at=at)
+        is_none = kind == "Xid" and code == 154 and meant["action"] == "ignore"
         if is_none:
             self.end(lambda entry: _same(entry, key[1]))
         entry = self.found.setdefault(
@@ -443,9 +443,9 @@ class _Log:
         if (
             entry["ended"]
             or code == 154
-            or ACTIONS.index(told["action"]) >= ACTIONS.index(entry["action"])
+            or ACTIONS.index(meant["action"]) >= ACTIONS.index(entry["action"])
         ):
-            entry.update(told)
+            entry.update(meant)
         entry.update(count=entry["count"] + 1, last_s=self.seconds, ended=is_none, unprobed=False)
         return entry
 
@@ -670,10 +670,10 @@ def parse_timedatectl(text: str) -> bool:
     """Return whether the clock is synchronized, from C(timedatectl show
     --property=NTPSynchronized).
     """
-    said = text.strip()
-    if said not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
-        raise ParseError("timedatectl: neither yes nor no: %.80r" % said)
-    return said.endswith("yes")
+    value = text.strip()
+    if value not in ("NTPSynchronized=yes", "NTPSynchronized=no"):
+        raise ParseError("timedatectl: neither yes nor no: %.80r" % value)
+    return value.endswith("yes")
 
 
 def parse_chronyc(text: str) -> bool:

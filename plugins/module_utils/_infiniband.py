@@ -381,8 +381,8 @@ def _gids(read: _Reader, transport: str | None) -> list[Gid] | None:
         if not _GID.fullmatch(words):
             read.unavailable["gids.%d" % index] = read.why_not("gids/%d" % index)
         elif words.replace(":", "").strip("0"):
-            said = read.words("gid_attrs/types/%d" % index)
-            kind = _kind_of_gid(said, transport)
+            kind_words = read.words("gid_attrs/types/%d" % index)
+            kind = _kind_of_gid(kind_words, transport)
             if kind is None:
                 read.unavailable["gids.%d.type" % index] = read.why_not(
                     "gid_attrs/types/%d" % index
@@ -400,10 +400,10 @@ def _gids(read: _Reader, transport: str | None) -> list[Gid] | None:
     return gids
 
 
-def _kind_of_gid(said: str | None, transport: str | None) -> str | None:
-    if said == "IB/RoCE v1":
+def _kind_of_gid(words: str | None, transport: str | None) -> str | None:
+    if words == "IB/RoCE v1":
         return {"infiniband": "IB", "roce": "RoCE v1"}.get(transport or "")
-    return said if said == "RoCE v2" else None
+    return words if words == "RoCE v2" else None
 
 
 def _routable(port: Port, networks: Sequence[Network]) -> list[dict[str, Any]]:
@@ -455,11 +455,11 @@ def _netdev(number: int, port: Port, device: _Reader, read: _Reader) -> str | No
     """The port's interface, including a bond: by its GIDs for Ethernet, else by the port number of
     interfaces of the same card.
     """
-    said = read.words("netdev")
-    if said is not None:
-        if not said:
+    words = read.words("netdev")
+    if words is not None:
+        if not words:
             read.unavailable["netdev"] = "no interface"
-        return said or None
+        return words or None
     by_gid = (
         [gid["ndev"] for gid in port["gids"] or [] if gid["ndev"]]
         if port["link_layer"] == "ethernet"
@@ -490,11 +490,11 @@ def _port_of(device: _Reader, folder: str) -> int | None:
     ):
         return None
     # Drivers before Linux 3.15 number ports by dev_id, and have no dev_port, or 0.
-    said = [
+    indexes = [
         _number(device.words(folder + "dev_port") or ""),
         _local_id(device.words(folder + "dev_id") or ""),
     ]
-    numbers = [index + 1 for index in said if index is not None]
+    numbers = [index + 1 for index in indexes if index is not None]
     return max(numbers) if numbers else None
 
 
@@ -507,11 +507,13 @@ def _netdev_state(
             netdev_state=read.unavailable["netdev"], bond_members=read.unavailable["netdev"]
         )
         return None, None
-    said = read.words("netdev_state")
-    state = (said if said is not None else device.words("net/%s/operstate" % netdev) or "").lower()
+    words = read.words("netdev_state")
+    state = (
+        words if words is not None else device.words("net/%s/operstate" % netdev) or ""
+    ).lower()
     if not state:
         read.unavailable["netdev_state"] = device.why_not("net/%s/operstate" % netdev)
-    if said is not None:
+    if words is not None:
         read.unavailable["bond_members"] = device.absent
         return state or None, None
     return state or None, (device.words("net/%s/bonding/slaves" % netdev) or "").split()

@@ -471,7 +471,7 @@ class _Lines:
         line = self.line(begin)
         return goes_on(line) or self.found[begin][1].rank > CAUSE and _is_warning(line)
 
-    def told(self, begin: int) -> Error:
+    def error_at(self, begin: int) -> Error:
         """Return the error in the line that begins at a position of the text."""
         _key, signature, match, end = self.found[begin]
         words = ["", *(group or "" for group in match.groups())]
@@ -538,7 +538,7 @@ def _known_lines(log: Log, signatures: list[Signature] | None) -> tuple[_Lines, 
 
 
 def _errors(log: Log, lines: _Lines, gpus: dict[int, Error]) -> list[Error]:
-    told = _Told()
+    seen = _Told()
     errors: list[Error] = []
     # In one line, the table of Xids knows more.
     for begin in sorted({**lines.found, **gpus}):
@@ -547,9 +547,9 @@ def _errors(log: Log, lines: _Lines, gpus: dict[int, Error]) -> list[Error]:
         else:
             signature, match = lines.found[begin][1:3]
             words = tuple(group or "" for group in match.groups())
-            if not told.is_new(signature.id, lines.rank(begin) <= CAUSE, words):
+            if not seen.is_new(signature.id, lines.rank(begin) <= CAUSE, words):
                 continue
-            error = lines.told(begin)
+            error = lines.error_at(begin)
         errors.append(dict(error, line_number=log.number(begin)))
     return _in_order(errors)
 
@@ -607,8 +607,8 @@ def _went_on(text: str, lines: _Lines) -> bool:
 
 
 def _fails(line: str) -> bool:
-    said = line[_prefix(line)[1] :][:_BEGIN_OF_LINE]
-    return bool(_FAILS.search(said)) and not goes_on(line) and not _is_warning(line)
+    rest = line[_prefix(line)[1] :][:_BEGIN_OF_LINE]
+    return bool(_FAILS.search(rest)) and not goes_on(line) and not _is_warning(line)
 
 
 def goes_on(line: str) -> bool:
@@ -643,24 +643,24 @@ def answer(log: Log) -> Answer:
     the messages is one. Of an unknown log, the last lines.
     """
     keys = ("id", "cause", "fix", "fix_operator", "line", "line_number")
-    told = causes(log)
-    lines = more_lines(log, told)
-    found = [{key: error[key] for key in keys} for error in told]
-    return {"causes": found, "lines": lines if told else lines or last_lines(log)}
+    errors = causes(log)
+    lines = more_lines(log, errors)
+    found = [{key: error[key] for key in keys} for error in errors]
+    return {"causes": found, "lines": lines if errors else lines or last_lines(log)}
 
 
 # --- what is shown if nothing is known ---
 
 
-def more_lines(log: Log, told: list[Error]) -> list[Line]:
-    """Return the lines that look like a cause, without those of C(told), what P(causes) has
+def more_lines(log: Log, errors: list[Error]) -> list[Line]:
+    """Return the lines that look like a cause, without those of C(errors), what P(causes) has
     returned. None if one of these is a cause.
 
     What a launcher prints of each failure says that something failed, and not why.
     """
-    if any(error["rank"] <= CAUSE for error in told):
+    if any(error["rank"] <= CAUSE for error in errors):
         return []
-    known = {error["line_number"] for error in told}
+    known = {error["line_number"] for error in errors}
     lines = unknown_lines(log, UNKNOWN_LINES + len(known))
     return [line for line in lines if line["line_number"] not in known][:UNKNOWN_LINES]
 
@@ -678,16 +678,16 @@ def unknown_lines(log: str | Log, count: int = UNKNOWN_LINES) -> list[Line]:
     warnings: list[tuple[str, int, str]] = []
     for begin, line in _suspicious(log.text):
         tags, end = _prefix(line)
-        said = line[end:]
+        rest = line[end:]
         rank = next(filter(None, tags), "")
-        is_warning = _WARNING.search(said) and not _LOOKS_WRONG.search(_WARNING.sub("", said))
+        is_warning = _WARNING.search(rest) and not _LOOKS_WRONG.search(_WARNING.sub("", rest))
         kept = warnings if is_warning else ranks.setdefault(rank, [])
         if len(kept) < count:
-            kept.append((" ".join(said.split())[:500], begin, " ".join(line.split())[:500]))
+            kept.append((" ".join(rest.split())[:500], begin, " ".join(line.split())[:500]))
     ordered = list(itertools.chain(*ranks.values(), warnings))
     first: dict[str, Line] = {}
-    for said, begin, line in ordered:
-        first.setdefault(said, {"line": line, "line_number": log.number(begin)})
+    for rest, begin, line in ordered:
+        first.setdefault(rest, {"line": line, "line_number": log.number(begin)})
     return list(first.values())[:count]
 
 
@@ -720,19 +720,19 @@ def _suspicious(text: str) -> list[tuple[int, str]]:
     found = []
     for begin in _with_words(text):
         line = _line_at(text, begin).partition("\r")[0]
-        said = line[_prefix(line)[1] :]
-        if any(start <= begin < end for start, end in skipped) or _is_trailer(said):
+        rest = line[_prefix(line)[1] :]
+        if any(start <= begin < end for start, end in skipped) or _is_trailer(rest):
             continue
-        if _LOOKS_WRONG.search(said) and not _is_frame(text, begin, line):
+        if _LOOKS_WRONG.search(rest) and not _is_frame(text, begin, line):
             found.append((begin, line))
     return found
 
 
-def _is_trailer(said: str) -> bool:
+def _is_trailer(rest: str) -> bool:
     """Return whether launchers print a line after each failure."""
-    if _TRAILER.match(said):
+    if _TRAILER.match(rest):
         return True
-    return any(words in said for words in _IN_TRAILERS) and bool(_TRAILER.search(said))
+    return any(words in rest for words in _IN_TRAILERS) and bool(_TRAILER.search(rest))
 
 
 def _with_words(text: str) -> list[int]:
@@ -783,8 +783,8 @@ def _is_frame(text: str, begin: int, line: str) -> bool:
         return False
     # Both have the same words of a logger before them, and the source line is indented by more.
     at = frame.start() - its_end
-    said = line[prefix_end:]
-    return said[:at] == before[its_end : frame.start()] and said[at : at + 1] == " "
+    rest = line[prefix_end:]
+    return rest[:at] == before[its_end : frame.start()] and rest[at : at + 1] == " "
 
 
 def _summaries(text: str) -> list[tuple[int, int]]:

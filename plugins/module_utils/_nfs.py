@@ -127,7 +127,7 @@ def shown_options(options: Iterable[str]) -> list[str]:
     return shown
 
 
-def options_in_force(asked: Iterable[str], shown: Sequence[str]) -> list[str]:
+def options_in_force(requested: Iterable[str], shown: Sequence[str]) -> list[str]:
     """Return the requested options that a mounted file system does not have.
 
     A version without minor number matches any.
@@ -135,7 +135,7 @@ def options_in_force(asked: Iterable[str], shown: Sequence[str]) -> list[str]:
     names = {option.partition("=")[0] for option in shown}
     sizes = {option[:5]: option[6:] for option in shown if option.startswith(("rsize=", "wsize="))}
     missing = []
-    for option in shown_options(asked):
+    for option in shown_options(requested):
         if option in shown or option in _SHOWN_UNLESS and option.partition("=")[0] not in names:
             continue
         # The server may lower these.
@@ -207,7 +207,7 @@ def is_same_client(one: str, other: str) -> bool:
 
 
 def not_in_force(
-    wanted: Iterable[Export], in_force: Sequence[Export], canonical: Callable[[str], str] = str
+    requested: Iterable[Export], in_force: Sequence[Export], canonical: Callable[[str], str] = str
 ) -> list[Export]:
     """Return the requested exports that are not active, or have other options.
 
@@ -228,7 +228,7 @@ def not_in_force(
 
     return [
         export
-        for export in wanted
+        for export in requested
         if not any(served_as_asked(export, served) for served in in_force)
     ]
 
@@ -254,7 +254,7 @@ def allowed_by_ufw(status: str, address: str, port: int) -> bool:
         return True
     if re.search(r"^Default: allow \(incoming\)", status, re.M):
         return True
-    wanted = ipaddress.ip_network(address, strict=False)
+    network = ipaddress.ip_network(address, strict=False)
     for line in status.splitlines():
         match = re.match(r"(\S+)(?: \(v6\))?\s+(ALLOW|LIMIT)(?: IN)?\s+(\S+)", line)
         if not match or match.group(1) not in ("%d/tcp" % port, str(port), "Anywhere"):
@@ -263,7 +263,7 @@ def allowed_by_ufw(status: str, address: str, port: int) -> bool:
             return True
         try:
             source = ipaddress.ip_network(match.group(3), strict=False)
-            if _is_within(wanted, source):
+            if _is_within(network, source):
                 return True
         except ValueError:
             continue

@@ -379,10 +379,10 @@ def _count(root: ElementTree.Element, gpus: list[Gpu], lost: list[Lost]) -> int:
     described = len(gpus)
     if described > MOST_GPUS:
         raise ParseError(f"the document describes {described} GPUs, more than {MOST_GPUS}")
-    said = _words(root, "attached_gpus")
-    if said is not None and _FAULT.search(said):
+    attached = _words(root, "attached_gpus")
+    if attached is not None and _FAULT.search(attached):
         return described
-    if said is None:
+    if attached is None:
         # Nothing else would reveal a GPU that was injected by the name of a process.
         if any(gpu["processes"] for gpu in gpus):
             raise ParseError(
@@ -393,15 +393,15 @@ def _count(root: ElementTree.Element, gpus: list[Gpu], lost: list[Lost]) -> int:
             )
         return described
     unreachable = len({gpu["bus_id"] for gpu in lost})
-    if not re.fullmatch("[0-9]{1,9}", said) or int(said) not in (
+    if not re.fullmatch("[0-9]{1,9}", attached) or int(attached) not in (
         described,
         described + unreachable,
     ):
         raise ParseError(
-            f"attached_gpus is '{said}', but the document describes {quantity(described, 'GPU')}"
+            f"attached_gpus is '{attached}', but the document describes {quantity(described, 'GPU')}"
             + (f", and {quantity(unreachable, 'GPU')} cannot be reached" if unreachable else "")
         )
-    return int(said)
+    return int(attached)
 
 
 def _words(node: ElementTree.Element, path: str) -> str | None:
@@ -508,7 +508,7 @@ def _faults(node: ElementTree.Element) -> list[_Fault]:
 
     Names that people choose are not words of nvidia-smi.
     """
-    said = [
+    readings = [
         (part.tag, words)
         for part in node.iter()
         if part.tag not in ("process_name", "vm_name")
@@ -516,7 +516,7 @@ def _faults(node: ElementTree.Element) -> list[_Fault]:
     ]
     return [
         (tag, words)
-        for tag, words in said
+        for tag, words in readings
         if _FAULT.search(words) and not (tag == "gpu_recovery_action" and _recovery_words(words))
     ]
 
@@ -709,8 +709,8 @@ def _state_problems(gpu: Gpu) -> list[Problem]:
     """
     found = []
     if gpu["faults"]:
-        said = "', '".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
-        evidence = "nvidia-smi says '%s' in place of %s" % (said, ", ".join(gpu["faults"]))
+        messages = "', '".join(sorted({words.strip("[]") for words in gpu["faults"].values()}))
+        evidence = "nvidia-smi says '%s' in place of %s" % (messages, ", ".join(gpu["faults"]))
         fix = _RESET_FIX % gpu["index"]
         found.append(_problem("gpu-state", "drain", gpu, evidence[:300], fix))
     if gpu["recovery_action"] is not None:
@@ -729,8 +729,12 @@ def _state_problems(gpu: Gpu) -> list[Problem]:
 
 
 def _bus_id(node: ElementTree.Element, read: _Reader) -> str | None:
-    said = node.get("id") or ""
-    return read.text("bus_id", "pci/pci_bus_id") if not said or _says_none(said) else said.lower()
+    bus_id = node.get("id") or ""
+    return (
+        read.text("bus_id", "pci/pci_bus_id")
+        if not bus_id or _says_none(bus_id)
+        else bus_id.lower()
+    )
 
 
 def _fabric_problems(gpu: Gpu) -> list[Problem]:
@@ -837,11 +841,11 @@ def _ecc_errors(read: _Reader, span: str, kind: str) -> int | None:
             if re.match(rf"[sd]ram_{kind}(_|$)", part.tag)
         ]
     )
-    said = [" ".join((part.text or "").split()) for part in nodes]
-    counted = [int(words) for words in said if re.fullmatch("[0-9]{1,18}", words)]
+    texts = [" ".join((part.text or "").split()) for part in nodes]
+    counted = [int(words) for words in texts if re.fullmatch("[0-9]{1,18}", words)]
     if not counted:
         read.unavailable[f"ecc_errors.{span}.{kind}"] = next(
-            (words for words in said if words), ABSENT
+            (words for words in texts if words), ABSENT
         )
         return None
     return sum(counted)
@@ -892,9 +896,9 @@ def _mig_devices(node: ElementTree.Element) -> list[dict[str, Any]]:
 def _processes(read: _Reader) -> list[dict[str, Any]] | None:
     """Null if nvidia-smi does not list them, which differs from an empty list."""
     found = read.node.find("processes")
-    said = "" if found is None else _bare(found)
-    if found is None or len(found) == 0 and said:
-        read.unavailable["processes"] = ABSENT if found is None else said
+    message = "" if found is None else _bare(found)
+    if found is None or len(found) == 0 and message:
+        read.unavailable["processes"] = ABSENT if found is None else message
         return None
     processes = []
     for part in found.findall("process_info"):

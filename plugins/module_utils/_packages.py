@@ -214,9 +214,9 @@ def parse_madison(
     None of C(without), URLs with a suite behind them.
     """
     found: dict[str, list[str]] = {}
-    wanted = re.sub(r"^\w+://", "", repository).rstrip("/")
+    requested = re.sub(r"^\w+://", "", repository).rstrip("/")
     for name, version, words in madison_rows(text):
-        if wanted and (wanted + "/" in " ".join(words)) != there:
+        if requested and (requested + "/" in " ".join(words)) != there:
             continue
         if any(is_of(words, *each.split()) for each in without):
             continue
@@ -226,14 +226,16 @@ def parse_madison(
     return found
 
 
-def nearest_versions(wanted: str, versions: Sequence[str], count: int = 3) -> list[str]:
+def nearest_versions(requested: str, versions: Sequence[str], count: int = 3) -> list[str]:
     """The versions most similar to the requested one, in the given order."""
 
     def likeness(version: str) -> tuple[int, int]:
         """Length of the common prefix, and overall similarity."""
         same = [
             left == right
-            for left, right in zip(re.findall(r"\d+|\D+", wanted), re.findall(r"\d+|\D+", version))
+            for left, right in zip(
+                re.findall(r"\d+|\D+", requested), re.findall(r"\d+|\D+", version)
+            )
         ]
         return (same + [False]).index(False), sum(same)
 

@@ -382,11 +382,11 @@ def remarks(text: str) -> list[Remark]:
         ):
             continue
         for name, pattern, sentence, fix in _REMARKS:
-            said = pattern.search(line[:4096])
-            if not said:
+            match = pattern.search(line[:4096])
+            if not match:
                 continue
-            words = {key: " ".join(value.split())[:200] for key, value in said.groupdict().items()}
-            speaker = _SPEAKER.search(line[: said.start()])
+            words = {key: " ".join(value.split())[:200] for key, value in match.groupdict().items()}
+            speaker = _SPEAKER.search(line[: match.start()])
             host = speaker.group(1) if speaker else None
             cause = sentence.format(**words)
             found.setdefault(
@@ -397,7 +397,7 @@ def remarks(text: str) -> list[Remark]:
                     "cause": cause,
                     "fix": fix,
                     # Without the tags of launchers.
-                    "line": " ".join(line[(speaker or said).start() :].split())[:500],
+                    "line": " ".join(line[(speaker or match).start() :].split())[:500],
                 },
             )
     return list(found.values())

@@ -351,7 +351,7 @@ def _start(argv: list[str], stdout: BinaryIO, stderr: BinaryIO) -> int:
     but run_command.
     """
     # An exec closes the pipe.
-    answer, told = os.pipe()
+    answer, writer = os.pipe()
     process = os.fork()
     if process == 0:
         try:
@@ -366,10 +366,10 @@ def _start(argv: list[str], stdout: BinaryIO, stderr: BinaryIO) -> int:
                 signal.signal(ignored, signal.SIG_DFL)
             os.execve(argv[0], argv, dict(os.environ, **ENVIRONMENT))
         except OSError as error:
-            os.write(told, str(error.errno).encode("ascii"))
+            os.write(writer, str(error.errno).encode("ascii"))
         finally:
             os._exit(127)
-    os.close(told)
+    os.close(writer)
     with open(answer, "rb") as stream:
         number = int(stream.read() or 0)
     if number:

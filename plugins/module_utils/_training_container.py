@@ -180,12 +180,12 @@ def supervised(pid: int) -> tuple[str, dict[str, dict[str, str]]]:
             "/proc/%d/root%s" % (pid, STATUS), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         )
         with open(handle, "rb") as stream:
-            told = json.loads(stream.read(STATUS_BYTES).decode("utf-8", "replace"))
+            status = json.loads(stream.read(STATUS_BYTES).decode("utf-8", "replace"))
         states = {
             str(name): {"state": str(state["state"]), "why": str(state["why"])}
-            for name, state in told["services"].items()
+            for name, state in status["services"].items()
         }
-        return str(told["config"]), states
+        return str(status["config"]), states
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", {}
 

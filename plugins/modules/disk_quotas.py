@@ -176,9 +176,9 @@ class Quotas:
 
     def all_present(self, quotas, mounts):
         places = [mount_of(os.path.realpath(quota["path"]), mounts) for quota in quotas]
-        asked = {}
+        requested = {}
         for quota, mount in zip(quotas, places):
-            other = asked.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
+            other = requested.setdefault((mount["path"], quota["kind"], str(quota["id"])), quota)
             if other["limit_mib"] != quota["limit_mib"]:
                 self.module.fail_json(
                     msg="%s and %s lie on the same file system, %s, which has one limit for %s %d: "
@@ -196,7 +196,7 @@ class Quotas:
                 )
         for quota, mount in zip(quotas, places):
             self.present(quota, mount)
-        self.set_back(lambda mount, kind, number: (mount, kind, number) not in asked)
+        self.set_back(lambda mount, kind, number: (mount, kind, number) not in requested)
 
     def present(self, quota, mount):
         on_server = mount["type"] in ("nfs", "nfs4")
@@ -228,8 +228,8 @@ class Quotas:
             self.unsupported.append({"path": quota["path"], "reason": reason})
             return
         before = soft, hard, soft_inodes, hard_inodes = limits.get(quota["id"], (0, 0, 0, 0))
-        wanted = quota["limit_mib"] * BLOCKS_PER_MIB
-        if hard == wanted:
+        requested = quota["limit_mib"] * BLOCKS_PER_MIB
+        if hard == requested:
             return
         # Written down first: a run that is cut off leaves no limit that nobody knows of.
         kept = (
@@ -238,13 +238,13 @@ class Quotas:
             .setdefault(quota["kind"], {})
             .setdefault(str(quota["id"]), {"before": before})
         )
-        kept["hard"] = wanted
+        kept["hard"] = requested
         self.file.write(self.record)
         # A soft limit above the hard one would never be told.
         self.set(
             quota,
             mount["path"],
-            (min(soft, wanted) if wanted else soft, wanted, soft_inodes, hard_inodes),
+            (min(soft, requested) if requested else soft, requested, soft_inodes, hard_inodes),
         )
 
     def set_back(self, chosen):

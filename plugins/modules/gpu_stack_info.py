@@ -459,9 +459,9 @@ class Host:
             for name, package in driver.items()
             if source and versions.get(name) == package["version"]
         }
-        asked = sorted(set(driver) - set(noted))
+        requested = sorted(set(driver) - set(noted))
         offers = stack.parse_origins(
-            self.say("apt-cache", "madison", *asked) if asked else "",
+            self.say("apt-cache", "madison", *requested) if requested else "",
             places,
         )
         for name, origin in stack.package_origins(driver, offers, noted).items():
@@ -626,7 +626,7 @@ def main():
     following = stack.next_kernel(
         modules, stack.grub_default(read_text("/etc/default/grub"), read_text("/boot/grub/grubenv"))
     )
-    asked = {str(name): str(version) for name, version in module.params["asked"].items()}
+    command = {str(name): str(version) for name, version in module.params["asked"].items()}
     locked = secure_boot()
     records = records_of(module)
     preferences = {path: read_text(path) for path in files(PREFERENCES)}
@@ -672,7 +672,9 @@ def main():
         will_break_on_next_boot=stack.will_break_on_next_boot(
             modules, library, following, headers, bool(gpus)
         ),
-        drift=stack.drift(asked, {name: package["version"] for name, package in packages.items()}),
+        drift=stack.drift(
+            command, {name: package["version"] for name, package in packages.items()}
+        ),
     )
 
 

@@ -852,16 +852,16 @@ def ask_network(names, targets, timeout):
 def owners(inodes):
     """Return the process that holds each of the sockets."""
     found = {}
-    wanted = {"socket:[%s]" % inode: inode for inode in inodes}
-    for link in glob.iglob("/proc/[0-9]*/fd/*") if wanted else ():
+    inode_of = {"socket:[%s]" % inode: inode for inode in inodes}
+    for link in glob.iglob("/proc/[0-9]*/fd/*") if inode_of else ():
         try:
-            inode = wanted.get(os.readlink(link))
+            inode = inode_of.get(os.readlink(link))
         except OSError:
             # The process or its file has just ended, or is not readable for this user.
             continue
         if inode:
             found[inode] = int(link.split("/")[2])
-            if len(found) == len(wanted):
+            if len(found) == len(inode_of):
                 break
     return found
 

@@ -329,9 +329,9 @@ class Reader:
             self.auth,
         ]
         command += _image_relay.tls_options(reference, self.params["plain_http"])
-        code, said, errors = self.module.run_command(command + [reference], encoding=None)
+        code, output, errors = self.module.run_command(command + [reference], encoding=None)
         if code == 0:
-            return {"digest": _image_relay.digest_of(said), "error": ""}
+            return {"digest": _image_relay.digest_of(output), "error": ""}
         errors = errors.decode("utf-8", "replace")
         return {
             "digest": "",

@@ -81,16 +81,16 @@ class Logins:
 
     def hash_of(self, token):
         # Read from standard input, so that no list of processes has it.
-        code, said, errors = self.module.run_command(
+        code, output, errors = self.module.run_command(
             [self.module.get_bin_path("openssl", required=True), "passwd", "-6", "-stdin"],
             data=token,
         )
         if code:
             self.module.fail_json(
                 msg="openssl passwd failed: %s\nCorrect what it names, and run this again"
-                % (errors or said).strip()
+                % (errors or output).strip()
             )
-        return said.strip()
+        return output.strip()
 
     def write(self, path, content, mode, group=0):
         unfinished = path + ".unfinished"

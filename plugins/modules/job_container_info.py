@@ -286,8 +286,8 @@ class Host:
     def output(self, *command):
         """Standard output of a program, empty if it is missing or fails."""
         path = self.module.get_bin_path(command[0])
-        code, said = self.module.run_command([path] + list(command[1:]))[:2] if path else (1, "")
-        return said if code == 0 else ""
+        code, stdout = self.module.run_command([path] + list(command[1:]))[:2] if path else (1, "")
+        return stdout if code == 0 else ""
 
     def packages(self):
         if not self.params["packages"]:
@@ -310,9 +310,11 @@ class Host:
     def docker_images(self):
         found = {}
         for name in self.params["images"]:
-            said = self.output("docker", "image", "inspect", "--format", "{{.Id}}", name).strip()
-            if said:
-                found.update(parse_docker_images("%s %s" % (name, said)))
+            image_id = self.output(
+                "docker", "image", "inspect", "--format", "{{.Id}}", name
+            ).strip()
+            if image_id:
+                found.update(parse_docker_images("%s %s" % (name, image_id)))
         return found
 
     def cdi(self):

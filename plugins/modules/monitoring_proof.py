@@ -348,8 +348,8 @@ class Proof:
         mark = uuid.uuid4().hex
         path = "/api/v2/alerts"
         self.get(LOOPBACK, ALERTMANAGER, path, sent=marked_alert(mark, time.time()))
-        asked = path + "?" + urllib.parse.urlencode({"filter": 'mark="%s"' % mark})
-        return arrived(json.loads(self.get(LOOPBACK, ALERTMANAGER, asked)), mark)
+        query = path + "?" + urllib.parse.urlencode({"filter": 'mark="%s"' % mark})
+        return arrived(json.loads(self.get(LOOPBACK, ALERTMANAGER, query)), mark)
 
     def read(self):
         names = [host["name"] for host in self.params["hosts"]]
@@ -399,8 +399,8 @@ class Proof:
         """
         mark = "|%s|" % uuid.uuid4().hex
         try:
-            told = self.slurm([*_slurm.jobs_command(mark), "--states=all"])
-            jobs = _slurm.parse_jobs(told, mark)
+            output = self.slurm([*_slurm.jobs_command(mark), "--states=all"])
+            jobs = _slurm.parse_jobs(output, mark)
         except (OSError, _slurm.ParseError) as error:
             return [], "squeue: %s" % error
         now = time.time()

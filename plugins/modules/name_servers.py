@@ -142,8 +142,8 @@ def main():
     check_servers(module)
     target = os.path.realpath(resolv_conf)
     resolved = "/systemd/resolve/" in target
-    wanted = wanted_texts(servers, target, path, resolved)
-    changed = {name: text for name, text in wanted.items() if text != read_text(name)}
+    requested = wanted_texts(servers, target, path, resolved)
+    changed = {name: text for name, text in requested.items() if text != read_text(name)}
     diff = [
         {"before_header": name, "after_header": name, "before": read_text(name), "after": text}
         for name, text in changed.items()

@@ -646,20 +646,20 @@ def judge(module, bounds):
                 )
             )
     try:
-        told = answer(text, bounds=bounds)
+        result = answer(text, bounds=bounds)
     except ParseError as error:
         module.fail_json(
             msg=f"{where}: {error}. Give the whole output of all_reduce_perf, stdout and stderr"
         )
-    module.exit_json(changed=False, available=True, cause=None, fix=None, **told)
+    module.exit_json(changed=False, available=True, cause=None, fix=None, **result)
 
 
-def cause_of(done, told, by_id):
+def cause_of(done, result, by_id):
     """Return the cause for which nothing could be measured, and its evidence.
 
     Both are empty without one.
     """
-    if not done.cause and "library_missing" in by_id and not told["rows"]:
+    if not done.cause and "library_missing" in by_id and not result["rows"]:
         return "library_missing", by_id["library_missing"]["line"]
     if not done.cause and done.rc == 127:
         return "not_installed", (done.stderr.strip() or "exit code 127").splitlines()[-1]
@@ -701,7 +701,7 @@ def run(module, bounds):
     printed, _mark, document = done.stdout.partition("\n" + DOCUMENT + "\n")
     output = printed + "\n" + done.stderr
     try:
-        told = answer(output, document, done.rc, bounds)
+        result = answer(output, document, done.rc, bounds)
     except ParseError as error:
         module.fail_json(
             msg=f"{params['executable']} ended with exit code 0, but this isn't what "
@@ -710,7 +710,7 @@ def run(module, bounds):
             stdout=printed,
             stderr=done.stderr,
         )
-    by_id = {reason["id"]: reason for reason in told["reasons"]}
+    by_id = {reason["id"]: reason for reason in result["reasons"]}
     if "too_many_gpus" in by_id:
         reason = by_id["too_many_gpus"]
         module.fail_json(
@@ -722,10 +722,10 @@ def run(module, bounds):
             command=command,
         )
 
-    cause, evidence = cause_of(done, told, by_id)
+    cause, evidence = cause_of(done, result, by_id)
     fix = fix_of(cause, evidence, params["container"])
     if cause and cause not in by_id:
-        told["reasons"].insert(
+        result["reasons"].insert(
             0,
             {
                 "id": cause,
@@ -742,7 +742,7 @@ def run(module, bounds):
         fix=fix,
         command=command,
         output=output,
-        **told,
+        **result,
     )
 
 

@@ -226,21 +226,22 @@ class Host:
         return driver.parse_simulated_versions(stdout), reason if rc else ""
 
 
-def offered(names, offers, asked):
+def offered(names, offers, requested):
     """The available versions as text."""
     found = [
-        "available versions of %s: %s" % (name, ", ".join(nearest_versions(asked, offers[name])))
+        "available versions of %s: %s"
+        % (name, ", ".join(nearest_versions(requested, offers[name])))
         for name in names
         if offers.get(name)
     ]
     return "; ".join(found) if found else "no usable repository has %s" % ", ".join(names)
 
 
-def look_up(host, params, asked):
+def look_up(host, params, requested):
     """The family at a requested version, the versions and the names that apt offers, and the
     packages that transitional ones have become.
     """
-    families = driver.expand(params["families"], asked)
+    families = driver.expand(params["families"], requested)
     names = list(dict.fromkeys(name for family in families for name in family))
     if not names:
         return None, {}, [], {}
@@ -259,16 +260,16 @@ def look_up(host, params, asked):
         name: empty[name, version]
         for name, versions in offers.items()
         for version in versions
-        if driver.fits(version, asked) and (name, version) in empty
+        if driver.fits(version, requested) and (name, version) in empty
     }
     anchors = list(dict.fromkeys(family[0] for family in families))
-    return driver.resolve(families, full, asked, params["installed"]), full, anchors, became
+    return driver.resolve(families, full, requested, params["installed"]), full, anchors, became
 
 
 def choose(host, params, result):
-    for asked in params["asked"]:
-        chosen, offers, anchors, became = look_up(host, params, asked)
-        wanted, ways = anchors, []
+    for requested in params["asked"]:
+        chosen, offers, anchors, became = look_up(host, params, requested)
+        expected, ways = anchors, []
         # The branch that a branch has become may have become another one.
         while not chosen and [name for name in anchors if name in became]:
             ways.append(next(became[name] for name in anchors if name in became))
@@ -283,9 +284,12 @@ def choose(host, params, result):
             result["problem"] += (
                 "driver %s is a transitional package without content (%s), which leads to %s: "
                 "request driver %s, or another source of the driver"
-            ) % (asked, wanted[0], ways[-1], driver.branch_of(ways[-1]))
+            ) % (requested, expected[0], ways[-1], driver.branch_of(ways[-1]))
         else:
-            result["problem"] += "no driver %s: %s" % (asked, offered(anchors, offers, asked))
+            result["problem"] += "no driver %s: %s" % (
+                requested,
+                offered(anchors, offers, requested),
+            )
     if params["without"]:
         result["problem"] += (
             "; %s is neither the distribution's nor NVIDIA's and was not used: if it is a "

@@ -478,14 +478,14 @@ FIXES = {
 
 def add_nvlinks(gpus: list, run) -> None:
     """Add the links to each GPU. A driver that knows no NVLinks has no such command."""
-    told, reason = [], run.evidence if run.cause else f"nvidia-smi ended with exit code {run.rc}"
+    links, reason = [], run.evidence if run.cause else f"nvidia-smi ended with exit code {run.rc}"
     try:
-        told = _bandwidth.nvlinks("" if run.cause else run.stdout)
+        links = _bandwidth.nvlinks("" if run.cause else run.stdout)
     except _bandwidth.ParseError as exc:
         reason = str(exc)
     # The same order, unless one of them could not be asked. UUIDs may be masked.
-    found = {gpu["index"]: each for gpu, each in zip(gpus, told) if len(gpus) == len(told)}
-    of_uuid = {each["uuid"]: each for each in told}
+    found = {gpu["index"]: each for gpu, each in zip(gpus, links) if len(gpus) == len(links)}
+    of_uuid = {each["uuid"]: each for each in links}
     for gpu in gpus:
         its = (
             found.get(gpu["index"]) or of_uuid.get(gpu["uuid"]) or {"speeds": None, "said": reason}
@@ -570,8 +570,8 @@ def main() -> None:
     answer = read_document(module, run, executable)
     gpus = answer.gpus if answer else []
     if module.params["nvlinks"] and gpus:
-        asked = [executable, "nvlink", "--status"]
-        add_nvlinks(gpus, run_tool(module, asked, timeout, container=container))
+        command = [executable, "nvlink", "--status"]
+        add_nvlinks(gpus, run_tool(module, command, timeout, container=container))
     error_gpus = broken_gpus(run, gpus)
     cause, evidence = cause_of(run, answer is not None, error_gpus)
     if cause == "other":

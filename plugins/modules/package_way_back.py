@@ -136,40 +136,40 @@ class Apt:
             self.run("apt-mark", "showauto")[1].split(),
         )
 
-    def simulate(self, asked):
-        rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *asked)
+    def simulate(self, requested):
+        rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *requested)
         if rc:
             # The lists may be older than the repository.
             self.get("--quiet", "update")
-            rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *asked)
+            rc, stdout, stderr = self.get("--simulate", *OPTIONS, "install", *requested)
         if rc:
             self.fail(
-                "apt cannot restore %s; nothing was changed" % " ".join(asked), stdout, stderr
+                "apt cannot restore %s; nothing was changed" % " ".join(requested), stdout, stderr
             )
         return _packages.parse_simulation(stdout)
 
     def bring_back(self, plan):
-        asked = plan["install"] + [name + "-" for name in plan["remove"]]
-        if asked:
-            wanted = {
+        requested = plan["install"] + [name + "-" for name in plan["remove"]]
+        if requested:
+            expected = {
                 _packages.split_package(package)[0].partition(":")[0] for package in plan["install"]
             }
-            does = self.simulate(asked)
-            strays = [name for name in does["installed"] if name not in wanted]
+            does = self.simulate(requested)
+            strays = [name for name in does["installed"] if name not in expected]
             strays += [
                 name
                 for name in does["removed"]
-                if name not in {name.partition(":")[0] for name in plan["remove"]} | wanted
+                if name not in {name.partition(":")[0] for name in plan["remove"]} | expected
             ]
             if strays:
                 self.module.fail_json(
                     msg="to restore %s apt would also change %s; nothing was changed. Change these "
                     "packages yourself with apt, and run this "
-                    "again" % (" ".join(asked), ", ".join(strays))
+                    "again" % (" ".join(requested), ", ".join(strays))
                 )
-            rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *asked)
+            rc, stdout, stderr = self.get(*(QUIETLY + OPTIONS), "install", *requested)
             if rc:
-                self.fail("apt-get install %s" % " ".join(asked), stdout, stderr)
+                self.fail("apt-get install %s" % " ".join(requested), stdout, stderr)
         for mark in ("unhold", "hold"):
             if plan[mark]:
                 self.must("apt-mark", mark, *plan[mark])

@@ -354,13 +354,13 @@ def lacking(packages, there):
     ]
 
 
-def expected(before, asked, hold):
+def expected(before, requested, hold):
     """Return the state of the packages after their installation.
 
-    C(asked) are versions by name, empty for any.
+    C(requested) are versions by name, empty for any.
     """
     after = dict(before)
-    for name, version in asked.items():
+    for name, version in requested.items():
         former = before.get(name, {}).get("version", "(apt's candidate)")
         after[name] = {"version": version or former, "held": hold}
     return after
@@ -408,13 +408,13 @@ class Host:
             )[1]
         )
 
-    def there(self, asked: dict[str, str]) -> dict[str, dict]:
+    def there(self, requested: dict[str, str]) -> dict[str, dict]:
         """State of the requested packages.
 
         A name without a version may be that of a package which an installed one provides.
         """
-        found = self.installed(asked)
-        virtual = [name for name, version in asked.items() if not version and name not in found]
+        found = self.installed(requested)
+        virtual = [name for name, version in requested.items() if not version and name not in found]
         if virtual:
             shown_all = self.run("dpkg-query", "--show", "--showformat", _packages.PROVIDES_FORMAT)[
                 1
@@ -460,10 +460,10 @@ class Host:
     def install(self):
         """Install, hold and record the requested packages, as far as they lack it."""
         packages, hold = self.module.params["packages"], self.module.params["hold"]
-        asked = dict(_packages.split_package(package) for package in packages)
-        before = self.there(asked)
+        requested = dict(_packages.split_package(package) for package in packages)
+        before = self.there(requested)
         missing = lacking(packages, before)
-        loose = [name for name in asked if hold and not before.get(name, {}).get("held")]
+        loose = [name for name in requested if hold and not before.get(name, {}).get("held")]
         if not missing and not loose:
             return
         self.result.update(
@@ -471,7 +471,7 @@ class Host:
         )
         self.result["diff"] = {
             "before": shown(before, hold),
-            "after": shown(expected(before, asked, hold), hold),
+            "after": shown(expected(before, requested, hold), hold),
         }
         if self.is_dry:
             if missing and not self.module.check_mode:
@@ -480,9 +480,9 @@ class Host:
         former = self.file.read()
         record = self.begun(former)
         if missing:
-            self.install_missing(asked, missing, former, record)
+            self.install_missing(requested, missing, former, record)
         if loose or hold and missing:
-            self.hold(asked, loose, record)
+            self.hold(requested, loose, record)
         self.file.write(record)
 
     def simulate(self, missing):
@@ -513,7 +513,7 @@ class Host:
             record["notes"] = dict(notes, **former.get("notes", {}))
         return record
 
-    def install_missing(self, asked, missing, former, record):
+    def install_missing(self, requested, missing, former, record):
         """Install packages, and fill C(record). C(former) is the record of earlier runs."""
         may_replace = self.module.params["may_replace"]
         files = self.files_before(former, record)
@@ -555,7 +555,7 @@ class Host:
                 stderr=stderr,
             )
         self.result.update(plan)
-        self.check(asked, plan)
+        self.check(requested, plan)
 
     @staticmethod
     def files_before(former, record):
@@ -568,14 +568,14 @@ class Host:
             return checksums(files_below(settings(record["traces"])))
         return dict.fromkeys(of_before(record), "")
 
-    def hold(self, asked, loose, record):
+    def hold(self, requested, loose, record):
         """Hold the requested packages, C(loose) are not held, and those of hold_too.
 
         Fill C(record).
         """
         # apt-mark holds no name that another package provides.
-        now = self.there(asked)
-        real = {name: now.get(name, {}).get("package", name) for name in asked}
+        now = self.there(requested)
+        real = {name: now.get(name, {}).get("package", name) for name in requested}
         others = self.installed(self.module.params["hold_too"])
         record["held"] = unique(
             record["held"]
@@ -598,16 +598,16 @@ class Host:
                 % last_lines(stderr or stdout)
             )
 
-    def check(self, asked, plan):
+    def check(self, requested, plan):
         """Fail if a requested package is not there after apt's success.
 
         A rollback would act against what changed it; the record has what was installed.
         """
-        found = self.there(asked)
+        found = self.there(requested)
         wrong = [
             "%s is %s, not %s"
             % (name, found.get(name, {}).get("version", "absent"), version or "there")
-            for name, version in asked.items()
+            for name, version in requested.items()
             if name not in found or version and found[name]["version"] != version
         ]
         if wrong:
@@ -669,11 +669,11 @@ class Host:
                 % (" ".join(missing), ", ".join(refused))
             )
         # Holds are ignored only for may_replace. Other holds are kept.
-        asked = [_packages.split_package(package)[0] for package in missing]
+        requested = [_packages.split_package(package)[0] for package in missing]
         moved = [
             name
             for name in plan["replaced"]
-            if name not in asked
+            if name not in requested
             and not any(fnmatch.fnmatchcase(name, pattern) for pattern in may_replace)
         ]
         held = self.held(moved)
@@ -687,10 +687,10 @@ class Host:
 
     def offer(self, missing):
         """Available versions instead of one that apt does not know."""
-        wanted = dict(_packages.split_package(package) for package in missing)
-        known = _packages.parse_madison(self.run("apt-cache", "madison", *wanted)[1])
+        requested = dict(_packages.split_package(package) for package in missing)
+        known = _packages.parse_madison(self.run("apt-cache", "madison", *requested)[1])
         offers = []
-        for name, version in wanted.items():
+        for name, version in requested.items():
             if not known.get(name):
                 offers.append("no repository of this host has %s" % name)
             elif version and version not in known[name]:

@@ -254,12 +254,12 @@ class Accounts:
         self.diff["after"] += after + "\n" if after else ""
         return not self.module.check_mode
 
-    def differ(self, what: str, asked: str, found: str) -> None:
-        self.differences.append({"what": what, "asked": asked, "found": found})
+    def differ(self, what: str, requested: str, found: str) -> None:
+        self.differences.append({"what": what, "asked": requested, "found": found})
 
-    def keep(self, what: str, asked: str, found: str) -> None:
+    def keep(self, what: str, requested: str, found: str) -> None:
         """Report a difference that no run of this module removes."""
-        self.differ(what, asked, found)
+        self.differ(what, requested, found)
         self.stays.append("%s: %s" % (what, found))
 
     def run(self, words: str, command: list, before: str = "", after: str = "") -> None:
@@ -345,8 +345,8 @@ class Accounts:
         """Remove accounts of former owners whose ids may be given to others."""
         numbers = {str(number) for number in self.module.params["reused_ids"]}
         for kind, requested, command in (("users", names, "userdel"), ("groups", gids, "groupdel")):
-            wanted = {str(number): name for name, number in requested.items()}
-            for number in sorted(numbers.intersection(wanted)):
+            name_of = {str(number): name for name, number in requested.items()}
+            for number in sorted(numbers.intersection(name_of)):
                 name = owned[kind].get(number)
                 if name in requested or name not in self.record.get(kind, []):
                     continue

@@ -234,9 +234,9 @@ def without_user(state, uid):
 def free(path, uid):
     """Remove the full access of a user from a file or folder."""
     found = state_of(path)
-    wanted = without_user(found, uid)
-    if wanted != found:
-        bring(path, found, wanted)
+    name_of = without_user(found, uid)
+    if name_of != found:
+        bring(path, found, name_of)
 
 
 def free_content(top, uid):
@@ -294,53 +294,53 @@ def free_tree(path, found, uid):
 
     Its own entry stays: it says that the work is not finished.
     """
-    wanted = dict(found, default=without_user(found, uid)["default"])
-    if wanted["default"] != found["default"]:
-        bring(path, found, wanted)
+    requested = dict(found, default=without_user(found, uid)["default"])
+    if requested["default"] != found["default"]:
+        bring(path, found, requested)
     free_content(path, uid)
 
 
 def wanted_state(found, folder):
     """Return the requested state of a folder from its current state."""
-    wanted = dict(found)
+    requested = dict(found)
     if folder["without_uid"] is not None:
-        wanted = without_user(wanted, folder["without_uid"])
+        requested = without_user(requested, folder["without_uid"])
     for name in ("owner", "group"):
         if folder[name] is not None:
-            wanted[name] = folder[name]
+            requested[name] = folder[name]
     if folder["mode"] is not None:
-        wanted["mode"] = "%04o" % int(folder["mode"], 8)
+        requested["mode"] = "%04o" % int(folder["mode"], 8)
     if folder["full_access_uid"] is not None:
         if found["access"]:
             # The mask replaces the group's bits. The list has the permissions of the group.
-            wanted["mode"] = "%04o" % (
-                int(wanted["mode"], 8) & ~0o070 | int(found["mode"], 8) & 0o070
+            requested["mode"] = "%04o" % (
+                int(requested["mode"], 8) & ~0o070 | int(found["mode"], 8) & 0o070
             )
-        wanted = with_access(wanted, folder["full_access_uid"])
-    return wanted
+        requested = with_access(requested, folder["full_access_uid"])
+    return requested
 
 
-def bring(path, found, wanted):
+def bring(path, found, requested):
     if found.get("immutable"):
         set_immutable(path, False)
-    if (found["owner"], found["group"]) != (wanted["owner"], wanted["group"]):
-        os.chown(path, wanted["owner"], wanted["group"])
+    if (found["owner"], found["group"]) != (requested["owner"], requested["group"]):
+        os.chown(path, requested["owner"], requested["group"])
     # After the owner, whose change clears setuid and setgid; before the lists, whose mask it would
     # change.
-    if wanted["mode"] != found["mode"] or (found["owner"], found["group"]) != (
-        wanted["owner"],
-        wanted["group"],
+    if requested["mode"] != found["mode"] or (found["owner"], found["group"]) != (
+        requested["owner"],
+        requested["group"],
     ):
-        os.chmod(path, int(wanted["mode"], 8))
+        os.chmod(path, int(requested["mode"], 8))
     for name, key in ((ACCESS, "access"), (DEFAULT, "default")):
-        if wanted[key] != found[key]:
-            if wanted[key]:
-                os.setxattr(path, name, bytes.fromhex(wanted[key]))
+        if requested[key] != found[key]:
+            if requested[key]:
+                os.setxattr(path, name, bytes.fromhex(requested[key]))
             else:
                 os.removexattr(path, name)
-    if wanted["access"] != found["access"]:
-        os.chmod(path, int(wanted["mode"], 8))
-    if wanted.get("immutable"):
+    if requested["access"] != found["access"]:
+        os.chmod(path, int(requested["mode"], 8))
+    if requested.get("immutable"):
         set_immutable(path, True)
 
 
@@ -356,11 +356,11 @@ def nfs_place(path, mountinfo="/proc/self/mountinfo"):
     )
 
 
-def same_on_nfs(found, wanted):
+def same_on_nfs(found, requested):
     """Whether a folder is as requested except for an owner that is not a person: a server may map
     root to any user.
     """
-    return dict(found, owner=0) == wanted and not wanted["owner"]
+    return dict(found, owner=0) == requested and not requested["owner"]
 
 
 def as_user(uid, gid, work):
@@ -427,16 +427,16 @@ class Folders:
                     return self.present(folder)
         if folder["immutable"] and os.path.ismount(folder["path"]):
             return
-        found, wanted = self.states(folder)
-        if wanted == found:
+        found, requested = self.states(folder)
+        if requested == found:
             return
-        if same_on_nfs(found, wanted) and nfs_place(folder["path"]):
+        if same_on_nfs(found, requested) and nfs_place(folder["path"]):
             return
         if not missing:
             self.note_former(folder, found)
-            self.note(folder["path"], self.lines(found), self.lines(wanted))
+            self.note(folder["path"], self.lines(found), self.lines(requested))
         if not self.module.check_mode:
-            self.bring(folder, found, wanted, missing)
+            self.bring(folder, found, requested, missing)
 
     def missing(self, folder):
         """The folders of a path that do not exist, from above."""
@@ -454,14 +454,14 @@ class Folders:
     def states(self, folder):
         """The state of a folder, and the requested one."""
         found = state_of(folder["path"])
-        wanted = wanted_state(found, folder)
+        requested = wanted_state(found, folder)
         if folder["immutable"]:
             flags = flags_of(folder["path"])
             if flags is None:
                 self.unprotected.append(folder["path"])
             else:
-                found["immutable"], wanted["immutable"] = bool(flags & IMMUTABLE), True
-        return found, wanted
+                found["immutable"], requested["immutable"] = bool(flags & IMMUTABLE), True
+        return found, requested
 
     def note_former(self, folder, found):
         """Record the state before the first run."""
@@ -474,18 +474,20 @@ class Folders:
         self.record.setdefault("folders", {})[folder["path"]] = former
         self.write_record()
 
-    def bring(self, folder, found, wanted, missing):
+    def bring(self, folder, found, requested, missing):
         """Change a folder, on an NFS server as the person whose it is."""
         path, uid = folder["path"], folder["without_uid"]
         try:
             if uid is not None and without_user(found, uid) != found:
                 free_tree(path, found, uid)
                 found = state_of(path)
-            bring(path, found, wanted)
+            bring(path, found, requested)
         except PermissionError:
             if not nfs_place(path):
                 raise
-            if not as_user(found["owner"], wanted["group"], lambda: bring(path, found, wanted)):
+            if not as_user(
+                found["owner"], requested["group"], lambda: bring(path, found, requested)
+            ):
                 self.refused(folder, missing or [path])
 
     def make(self, path, folder):

@@ -451,11 +451,11 @@ class Host:
     @functools.cached_property
     def cards(self) -> dict:
         """What the driver tells of each GPU, by PCI address."""
-        told = {
+        by_address = {
             os.path.basename(os.path.dirname(path)): parse_information(read_text(path))
             for path in glob.glob("/proc/driver/nvidia/gpus/*/information")
         }
-        return {address: card for address, card in told.items() if card}
+        return {address: card for address, card in by_address.items() if card}
 
     def gpu_sockets(self) -> dict:
         packages = {cpu: place[0] for cpu, place in self.topology.items()}

@@ -577,16 +577,18 @@ def main():
     )
     slurm = Slurm(module)
     gathered = list(dict.fromkeys(module.params["gather"]))
-    told = dict(
+    result = dict(
         {"version": "", "cluster": "", "controllers": []}, **{name: [] for name in gathered}
     )
     try:
-        told.update(slurm.read(_slurm.CONFIG, _slurm.parse_config))
+        result.update(slurm.read(_slurm.CONFIG, _slurm.parse_config))
         for name in gathered:
-            told[name] = slurm.jobs() if name == "jobs" else slurm.read(*READINGS[name])
+            result[name] = slurm.jobs() if name == "jobs" else slurm.read(*READINGS[name])
     except NoAnswer as error:
-        module.exit_json(changed=False, available=False, cause=error.cause, fix=str(error), **told)
-    module.exit_json(changed=False, available=True, cause=None, fix=None, **told)
+        module.exit_json(
+            changed=False, available=False, cause=error.cause, fix=str(error), **result
+        )
+    module.exit_json(changed=False, available=True, cause=None, fix=None, **result)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ class Probes:
             if node is None:
                 found.append({"node": name, "problem": "the scheduler has no node of this name"})
                 continue
-            asked = probe.request(node, partitions, self.module.params["account"], contained)
+            request = probe.request(node, partitions, self.module.params["account"], contained)
             # In a reservation only the probe can start there.
             drained = (
                 self.reservation and "drain" in node["states"] and _slurm.is_ours(node["reason"])
@@ -240,9 +240,9 @@ class Probes:
                 if drained
                 else node
             )
-            if drained and not problem and not asked["problem"]:
+            if drained and not problem and not request["problem"]:
                 self.resumed[name] = node["reason"]
-            found.append(dict(asked, problem=asked["problem"] or problem))
+            found.append(dict(request, problem=request["problem"] or problem))
         return found
 
     def prepare(self):
@@ -299,29 +299,29 @@ class Probes:
 
     def submit(self, requests):
         program = self.module.params["program"]
-        for asked in requests:
-            if asked["problem"]:
+        for request in requests:
+            if request["problem"]:
                 continue
             words = {
                 "all_devices": probe.ALL_DEVICES,
                 "job_folders": self.module.params["job_folders"],
                 "folder": self.folder,
                 "token": self.token,
-                "node": asked["node"],
+                "node": request["node"],
                 "image": self.module.params["image"],
                 "seconds": self.seconds,
             }
             command = probe.submission(
-                asked, self.module.params["account"], self.reservation, self.seconds
+                request, self.module.params["account"], self.reservation, self.seconds
             )
             run = self.as_person(
                 command, TRAINYARD_PROBE=json.dumps(words), TRAINYARD_PROBE_PROGRAM=program
             )
             number = re.search(r"^([0-9]+)(;|$)", run.stdout, re.MULTILINE)
             if run.rc == 0 and number:
-                self.jobs[asked["node"]] = int(number.group(1))
+                self.jobs[request["node"]] = int(number.group(1))
             else:
-                self.refused[asked["node"]] = (
+                self.refused[request["node"]] = (
                     run.stderr or run.evidence or run.stdout or "no message"
                 )
 
@@ -427,10 +427,10 @@ class Probes:
         except NoAnswer as error:
             self.module.fail_json(msg=str(error), cause=error.cause)
         probes = []
-        for asked in requests:
-            node = asked["node"]
+        for request in requests:
+            node = request["node"]
             found = probe.outcome(
-                asked,
+                request,
                 seen.get(self.jobs.get(node)),
                 self.refused.get(node, ""),
                 self.person,
@@ -438,7 +438,7 @@ class Probes:
                 self.nodes.get(node),
             )
             found["isolation"] = probe.isolation(
-                asked, seen.get(self.jobs.get(node)), found["found"]
+                request, seen.get(self.jobs.get(node)), found["found"]
             )
             if node in left:
                 found.update(

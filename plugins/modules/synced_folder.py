@@ -145,7 +145,7 @@ def shown(files):
     )
 
 
-def apply(module, dest, asked, uploads, removed):
+def apply(module, dest, requested, uploads, removed):
     if module.params["state"] == "present" and not os.path.isdir(dest):
         os.mkdir(dest, 0o755)
     for name, (path, digest) in sorted(uploads.items()):
@@ -160,17 +160,17 @@ def apply(module, dest, asked, uploads, removed):
         os.chown(path, os.geteuid(), os.getegid())
         # After the rename, which keeps the time of the new file.
         module.atomic_move(path, os.path.join(dest, name))
-        os.utime(os.path.join(dest, name), (asked[name][1], asked[name][1]))
+        os.utime(os.path.join(dest, name), (requested[name][1], requested[name][1]))
     for name in removed:
         os.unlink(os.path.join(dest, name))
     if module.params["state"] == "absent":
         os.rmdir(dest)
 
 
-def differences(held, asked):
+def differences(held, requested):
     """Return the names of the files to copy and of those to remove."""
-    copied = sorted(name for name, seen in asked.items() if held.get(name) != seen)
-    return copied, sorted(name for name in held if name not in asked)
+    copied = sorted(name for name, seen in requested.items() if held.get(name) != seen)
+    return copied, sorted(name for name in held if name not in requested)
 
 
 def main():
@@ -187,18 +187,18 @@ def main():
         required_if=[("state", "present", ["src"])],
         supports_check_mode=True,
     )
-    dest, asked = module.params["dest"], module.params["files"] or {}
+    dest, requested = module.params["dest"], module.params["files"] or {}
     uploads = module.params["uploads"] or {}
     held = held_in(module, dest)
-    copied, removed = differences(held, asked)
+    copied, removed = differences(held, requested)
     present = module.params["state"] == "present"
     changed = bool(copied or removed) or present != os.path.isdir(dest)
     # Nothing is changed before all files have arrived, so that no file is missing in between.
-    wanted = [] if module.check_mode else [name for name in copied if name not in uploads]
+    missing = [] if module.check_mode else [name for name in copied if name not in uploads]
 
-    if changed and not wanted and not module.check_mode:
+    if changed and not missing and not module.check_mode:
         try:
-            apply(module, dest, asked, uploads, removed)
+            apply(module, dest, requested, uploads, removed)
         except OSError as error:
             module.fail_json(
                 msg=f"{error.filename}: {error.strerror}. Correct it on this host (a full or "
@@ -210,12 +210,12 @@ def main():
         changed=changed,
         copied=copied,
         removed=removed,
-        wanted=wanted,
+        wanted=missing,
         diff={
             "before_header": dest,
             "after_header": dest,
             "before": shown(held),
-            "after": shown(asked),
+            "after": shown(requested),
         },
     )
 

@@ -314,13 +314,13 @@ class Unit(object):
         return json.loads(self.read("state") or "{}")
 
     def digest(self):
-        asked = [
+        requested = [
             self.module.params["command"],
             self.module.params["stop_command"],
             self.module.params["working_directory"],
             self.environment,
         ]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode("utf-8")).hexdigest()
+        return hashlib.sha256(json.dumps(requested, sort_keys=True).encode("utf-8")).hexdigest()
 
     def forget_former_runs(self):
         """Data of an ended unit is kept for a task that reconnects after a lost connection."""

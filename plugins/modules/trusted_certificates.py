@@ -144,7 +144,7 @@ def write(module, path, text):
 
 def asked_for(module):
     """{fingerprint: PEM} of all texts."""
-    asked = {}
+    requested = {}
     for number, text in enumerate(module.params["certificates"], start=1):
         try:
             found = certificates(text)
@@ -157,8 +157,8 @@ def asked_for(module):
                     "certificates of authorities in PEM format"
                 )
             )
-        asked.update(found)
-    return asked
+        requested.update(found)
+    return requested
 
 
 def held_by(path):
@@ -198,14 +198,14 @@ def update_store(module, files, placed, removed):
         )
 
 
-def files_of(asked: dict, held: dict, ours: dict, prefix: str) -> dict:
+def files_of(requested: dict, held: dict, ours: dict, prefix: str) -> dict:
     """Return the files that the host needs as {name: (fingerprint, PEM)}.
 
     Not those of certificates that the system trusts anyway, unless it trusts them because of this
     module's file.
     """
     files = {}
-    for fingerprint, pem in asked.items():
+    for fingerprint, pem in requested.items():
         name = file_name(prefix, fingerprint)
         if fingerprint not in held or name in ours:
             files[name] = (fingerprint, pem)
@@ -245,13 +245,13 @@ def main():
         supports_check_mode=True,
     )
     prefix, directory = module.params["prefix"], module.params["directory"]
-    asked = asked_for(module)
+    command = asked_for(module)
     manager = ManagedFiles(module)
     manager.run(module.params["files"])
     held = held_by(module.params["system_bundle"])
     ours = files_in(directory, prefix)
 
-    files = files_of(asked, held, ours, prefix)
+    files = files_of(command, held, ours, prefix)
     placed = [name for name, (unused, pem) in files.items() if ours.get(name) != pem]
     removed = [name for name in ours if name not in files]
     # Also compare the content of the bundle, so that the next run completes an interrupted one.
@@ -261,7 +261,7 @@ def main():
     if updated:
         update_store(module, files, placed, removed)
 
-    copied = copy_bundle(module, bool(asked), updated)
+    copied = copy_bundle(module, bool(command), updated)
     module.exit_json(
         changed=updated or copied or bool(manager.changed_paths),
         changed_paths=manager.changed_paths,

@@ -144,24 +144,24 @@ def main():
         module.fail_json(msg="month: %s" % error)
     slurm, sign = Slurm(module), "|%s|" % uuid.uuid4().hex
     command = _slurm.finished_command(sign, *_usage.span_of(begin, end), with_admin_comment=True)
-    told = {"cause": None, "fix": None}
+    failure = {"cause": None, "fix": None}
     try:
         jobs = slurm.read(command, lambda text: _slurm.parse_finished(text, sign, True))
     except NoAnswer as error:
-        jobs, told = [], {"cause": error.cause, "fix": str(error)}
+        jobs, failure = [], {"cause": error.cause, "fix": str(error)}
     until = min(end, time.time())
     people = _usage.usage_rows(jobs, begin, until)
     accounts = _usage.usage_rows(jobs, begin, until, by_person=False)
     module.exit_json(
         changed=False,
-        available=told["cause"] is None,
+        available=failure["cause"] is None,
         month=month,
         people=people,
         accounts=accounts,
         lines=_usage.as_lines(accounts),
         csv=_usage.as_csv(people),
         html=_usage.as_html(month, accounts, people),
-        **told,
+        **failure,
     )
 
 

@@ -164,7 +164,7 @@ class Host:
         self.module = module
         self.folder = module.params["folder"]
         self.file = Record(module, module.params["record"])
-        self.wanted = {}
+        self.requested = {}
         self.result = {
             "changed": False,
             "changed_paths": [],
@@ -200,7 +200,7 @@ class Host:
         former = read(path)
         if content == former:
             return
-        self.wanted[path] = content
+        self.requested[path] = content
         self.result["changed_paths"].append(path)
         if shows:
             self.result["diff"].append(
@@ -411,11 +411,11 @@ class Host:
         self.want(own, self.module.params["source"].encode("utf-8"))
         self.result["changed"] = bool(self.result["changed_paths"])
         if self.module.check_mode or not (
-            self.wanted or noted != record.get("keyrings", {}).get(name)
+            self.requested or noted != record.get("keyrings", {}).get(name)
         ):
             return
         former = record.setdefault("former", {})
-        for path, after in self.wanted.items():
+        for path, after in self.requested.items():
             if path in (own, ring):
                 continue
             before = read(path)
@@ -431,8 +431,8 @@ class Host:
         record.setdefault("keyrings", {})[name] = noted
         self.file.write(record)
         # The key before the source that needs it, the old entry gone before the new one comes.
-        for path in sorted(self.wanted, key=[ring, *self.wanted].index):
-            self.bring(path, self.wanted[path])
+        for path in sorted(self.requested, key=[ring, *self.requested].index):
+            self.bring(path, self.requested[path])
 
     def bring(self, path, content, mode=None):
         if content is None:
@@ -461,7 +461,7 @@ class Host:
         self.result["changed"] = bool(self.result["changed_paths"])
         if self.module.check_mode:
             return
-        for path, content in self.wanted.items():
+        for path, content in self.requested.items():
             self.bring(path, content, modes.get(path))
         self.file.write({})
 

@@ -477,9 +477,9 @@ def gpu_fit(
     image's CUDA by compatibility libraries, according to NVIDIA's list.
     """
     nothing = {"driver": "", "module": "auto", "nccl": "", "nccl_cuda": "", "toolkit": ""}
-    wanted = {**nothing, **(requested or {})}
+    complete = {**nothing, **(requested or {})}
     compat = Compatibility(facts)
-    version = wanted["driver"] if re.fullmatch(r"\d+(\.\d+)*", wanted["driver"]) else ""
+    version = complete["driver"] if re.fullmatch(r"\d+(\.\d+)*", complete["driver"]) else ""
     found = _driver_found(stack)
     driver = version or found
     is_branch = version and "." not in version
@@ -495,11 +495,11 @@ def gpu_fit(
             for gpu, generation in zip(stack["gpus"], generations)
             if generation is None
         ],
-        "open_module": _is_open_module(stack, wanted["module"], found),
+        "open_module": _is_open_module(stack, complete["module"], found),
         **_generation_limits(generations, facts),
         **_driver_limits(compat, driver, image_cuda),
         "data_center": _all_data_center(stack["gpus"], facts),
-        "nccl": _nccl_of(stack, compat, wanted, directory),
+        "nccl": _nccl_of(stack, compat, complete, directory),
         "keyring": compat.keyring(directory),
         "keyrings_elsewhere": [
             row["sha256_1.1-1"]
@@ -511,7 +511,7 @@ def gpu_fit(
         "mix": driver_mix(stack),
         "reboot_ahead": reboot_ahead(stack, version),
         "nvlink_5": nvlink_5_board(facts, stack["gpus"]),
-        **_toolkit_of(stack, wanted["toolkit"], facts),
+        **_toolkit_of(stack, complete["toolkit"], facts),
     }
 
 

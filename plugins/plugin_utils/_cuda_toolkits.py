@@ -87,10 +87,10 @@ def _patterns_to_hold(versions: Iterable[object]) -> list[str]:
 
 def _versions_asked(packages: Iterable[Package]) -> dict[str, str]:
     """Return the versions by package. A name without a version has its series."""
-    asked = {}
+    requested = {}
     for name, version in packages:
-        asked[name] = version or name[len("cuda-toolkit-") :].replace("-", ".")
-    return asked
+        requested[name] = version or name[len("cuda-toolkit-") :].replace("-", ".")
+    return requested
 
 
 def _missing_runfiles(
@@ -124,16 +124,16 @@ def cuda_toolkits(
     M(trainyard.gpu.gpu_stack_info).
 
     Returns C(folders) with their series, C(chosen), the target of the link, C(priority), that of
-    the alternative as in NVIDIA's packages, C(packages) in apt's notation, C(asked), their versions
+    the alternative as in NVIDIA's packages, C(packages) in apt's notation, C(requested), their versions
     by name, C(holds), patterns of the names of packages to hold, C(lacks_packages), whether one is
     missing, not held or of another version, C(missing_runfiles) with their C(folder),
     C(new_folders), those of them without nvcc, and C(wrong), sentences about other versions of
     nvcc.
     """
     found = found or {}
-    asked = [str(version) for version in versions]
-    asked += [str(runfile["version"]) for runfile in runfiles]
-    all_series = list(map(series_of, asked))
+    requested = [str(version) for version in versions]
+    requested += [str(runfile["version"]) for runfile in runfiles]
+    all_series = list(map(series_of, requested))
     folders = {"/usr/local/cuda-" + series: series for series in all_series}
     series = max(all_series, key=number, default="")
     if chosen:

@@ -92,7 +92,7 @@ GIB = 1 << 30
 
 
 class Requested(TypedDict):
-    """The requested registry: C(__image_relay_wanted) of the role.
+    """The requested registry: C(__image_relay_requested) of the role.
 
     Sizes are in GiB, and C(programs) are contents by name.
 
@@ -893,7 +893,7 @@ def image_state(
     image: dict[str, Any], found: dict[str, Any], former: dict[str, Any]
 ) -> tuple[str, str]:
     """Return (what to do, problem) of an image: '', C(record), C(copy) or C(complete)."""
-    source, there, recipe, asked = (
+    source, there, recipe, requested = (
         found["source"],
         found["there"],
         recipe_of(image),
@@ -905,7 +905,7 @@ def image_state(
     if is_ours and former["source_digest"] == source["digest"]:
         # The same content from another source: the catalogue has to name it, and a later run in
         # which it does not answer has to know it.
-        return ("" if former["source"] == asked else "record"), ""
+        return ("" if former["source"] == requested else "record"), ""
     if not recipe and there["digest"] and there["digest"] == source["digest"]:
         return "record", ""
     return ("complete" if recipe else "copy"), ""
@@ -942,7 +942,7 @@ def images_plan(found: dict[str, Any], requested: Requested) -> ImagesPlan:
     kept: list[str] = []
     for image in requested["images"]:
         name = image_name(image["name"])
-        asked = image.get("source") or image["archive"]
+        source = image.get("source") or image["archive"]
         read = found["images"].get(name) or {
             "source": {"digest": "", "error": ""},
             "there": {"digest": "", "error": ""},
@@ -954,20 +954,20 @@ def images_plan(found: dict[str, Any], requested: Requested) -> ImagesPlan:
             and not read["there"]["error"]
             and former
             and former["digest"] == read["there"]["digest"]
-            and former["source"] == asked
+            and former["source"] == source
         ):
             kept.append("%s: %s" % (name, problem))
         elif problem:
             texts.append(
                 "image_relay_images: '%s' of %s: %s"
-                % (asked if read["source"]["error"] else reference(requested, name), name, problem)
+                % (source if read["source"]["error"] else reference(requested, name), name, problem)
             )
         elif what:
             todo.append(
                 {
                     "name": name,
                     "what": what,
-                    "source": asked,
+                    "source": source,
                     "is_archive": not image.get("source"),
                     "digest": read["source"]["digest"],
                     "target": reference(requested, name),

@@ -630,25 +630,25 @@ def _message(sentence: str, value: Any) -> Entry:
     """Return (rest of the label, (value, what was found, what to do)) of a sentence, which may
     begin with a key of the value.
     """
-    said, dummy, advice = sentence.partition("; ")
-    key = re.match("'([^']+)' ", said)
+    text, dummy, advice = sentence.partition("; ")
+    key = re.match("'([^']+)' ", text)
     if key and isinstance(value, dict) and key.group(1) in value:
-        return ".%s" % key.group(1), (value[key.group(1)], said, advice)
-    return "", (value, said, advice)
+        return ".%s" % key.group(1), (value[key.group(1)], text, advice)
+    return "", (value, text, advice)
 
 
-def _found_and_fix(shown: str, said: str, advice: str, fix: str) -> tuple[str, str]:
+def _found_and_fix(shown: str, text: str, advice: str, fix: str) -> tuple[str, str]:
     """Return what was found and what to do.
 
-    C(said) is a sentence if it has C(advice) of its own, else the names that are wrong in what is
+    C(text) is a sentence if it has C(advice) of its own, else the names that are wrong in what is
     C(shown).
     """
     # A secret is not shown in what is said about it either.
-    if not said or shown == HIDDEN:
+    if not text or shown == HIDDEN:
         return shown, show(advice, _MOST) if advice else fix
     if advice:
-        return show(said, _MOST), show(advice, _MOST)
-    names = show(said, _MOST)
+        return show(text, _MOST), show(advice, _MOST)
+    names = show(text, _MOST)
     # The names may be behind the end of a value that is cut.
     return names if shown.endswith("...") else shown, fix if names == shown else "%s: %s" % (
         names,

@@ -114,7 +114,7 @@ class Firewall(TypedDict):
 
 
 class Requested(TypedDict):
-    """The requested job containers: C(__job_container_wanted) of the role.
+    """The requested job containers: C(__job_container_requested) of the role.
 
     Sizes are in GiB, C(programs) are contents by path.
 
@@ -631,14 +631,14 @@ def ports_config(found: dict[str, Any], requested: Requested) -> dict[str, Any]:
     except ValueError:
         former = {}
     hosts = addresses_of_hosts(requested["members"], former)
-    asked = requested["firewall"]
-    open_ports = {int(port) for port in asked["open"]}
+    firewall = requested["firewall"]
+    open_ports = {int(port) for port in firewall["open"]}
     return {
-        "enabled": asked["enabled"],
-        "host": asked["host"],
+        "enabled": firewall["enabled"],
+        "host": firewall["host"],
         "hosts": {name: some for name, some in hosts.items() if some},
-        "training": sorted(asked["training"]),
-        "login": sorted(asked["login"]),
+        "training": sorted(firewall["training"]),
+        "login": sorted(firewall["login"]),
         "open": sorted(open_ports - {0}),
     }
 
@@ -1128,7 +1128,7 @@ def firewall_plan(found: dict[str, Any], requested: Requested) -> FirewallState:
     """Return C(load), whether the unit has to be started or has to load the table again, and
     C(stop), whether it has to be stopped.
     """
-    state, asked = found["firewall"], requested["firewall"]["enabled"]
+    state, enabled = found["firewall"], requested["firewall"]["enabled"]
     changed = [
         path
         for path, content in firewall_entries(found, requested)
@@ -1137,8 +1137,8 @@ def firewall_plan(found: dict[str, Any], requested: Requested) -> FirewallState:
     ]
     is_loaded = state["active"] and state["enabled"] and not state["fault"]
     return {
-        "load": asked and (bool(changed) or not is_loaded),
-        "stop": not asked and FIREWALL_UNIT in found["files"],
+        "load": enabled and (bool(changed) or not is_loaded),
+        "stop": not enabled and FIREWALL_UNIT in found["files"],
     }
 
 

@@ -77,7 +77,7 @@ BASH_COMPLETION = "bash-completion"
 
 
 class Requested(TypedDict):
-    """The requested jobs: C(__jobs_wanted) of the role.
+    """The requested jobs: C(__jobs_requested) of the role.
 
     C(programs) are contents by name, C(keeper) is the host that makes the folders on the share.
     """

@@ -178,7 +178,7 @@ KERNEL = {
 
 
 class Requested(TypedDict):
-    """The requested hub: C(__jupyterhub_wanted) of the role.
+    """The requested hub: C(__jupyterhub_requested) of the role.
 
     Ports are numbers, C(programs) are contents by name, and C(requirements) texts for pip.
 
@@ -1422,13 +1422,13 @@ def _changed_table(plan: Plan, tables: str) -> list[Difference]:
     return [difference("nftables table " + TABLE, "loaded", fault)] if fault else []
 
 
-def left_instances(text: str, names: list[str], asked: str) -> list[str]:
+def left_instances(text: str, names: list[str], requested: str) -> list[str]:
     """Return the numbers of the jobs that are instances of somebody who is none of C(names).
 
-    C(asked) is the option of C(squeue), C(--format=MARK|%A|%u|%k), and C(text) is its output.
+    C(requested) is the option of C(squeue), C(--format=MARK|%A|%u|%k), and C(text) is its output.
     People choose comments, with line breaks, and do not know the mark at the begin of each job.
     """
-    mark = asked.partition("=")[2].partition("|")[0]
+    mark = requested.partition("=")[2].partition("|")[0]
     found = []
     for job in ("\n" + text).split("\n%s|" % mark)[1:]:
         number, person, comment = job.rstrip("\n").split("|", 2)

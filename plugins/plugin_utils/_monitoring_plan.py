@@ -110,7 +110,7 @@ CERTIFICATES = (TLS + "/host.pem", TLS + "/client.pem")
 
 
 class Requested(TypedDict):
-    """The requested monitoring: C(__monitoring_wanted) of the role, for the host C(host).
+    """The requested monitoring: C(__monitoring_requested) of the role, for the host C(host).
 
     C(interval) is in seconds.
 
@@ -1030,10 +1030,10 @@ def _bad_certificate(found: dict[str, Any], requested: Requested) -> list[str]:
     if not requested["certificate"]:
         return []
     named = certificate_names(requested)
-    wanted = ", ".join(named["names"] + named["addresses"])
+    names = ", ".join(named["names"] + named["addresses"])
     return [
         "%s: monitoring_certificate is '%s': %s; give the host a valid certificate for %s, and its key"
-        % (requested["host"], requested["certificate"], reason, wanted)
+        % (requested["host"], requested["certificate"], reason, names)
         for reason in found["certificate"]
     ]
 
@@ -1046,17 +1046,17 @@ def _unreadable_key(found: dict[str, Any], requested: Requested) -> list[str]:
     *folders, file = found["key_access"] or [None]
     blocked = [part for part in folders if not _may(part, ENTER)]
     if blocked:
-        wanted = "enter this folder. Copy the key to a folder that the group may enter"
-        return [_about_key(requested, blocked[0], wanted)]
+        expected = "enter this folder. Copy the key to a folder that the group may enter"
+        return [_about_key(requested, blocked[0], expected)]
     if file and not _may(file, READ):
-        wanted = "read it. Run `addgroup --system %s` if the group does not exist, then" % GROUP
+        expected = "read it. Run `addgroup --system %s` if the group does not exist, then" % GROUP
         path = file["path"]
-        advice = "%s `chgrp %s %s` and `chmod 640 %s`" % (wanted, GROUP, path, path)
+        advice = "%s `chgrp %s %s` and `chmod 640 %s`" % (expected, GROUP, path, path)
         return [_about_key(requested, file, advice)]
     return []
 
 
-def _about_key(requested: Requested, part: dict[str, Any], wanted: str) -> str:
+def _about_key(requested: Requested, part: dict[str, Any], expected: str) -> str:
     """Return the problem of the key of the site, or of a folder above it."""
     return (
         "%s: monitoring_key is '%s': '%s' belongs to %s:%s and has the mode %s; group %s has to %s"
@@ -1068,12 +1068,12 @@ def _about_key(requested: Requested, part: dict[str, Any], wanted: str) -> str:
             part["group"],
             part["mode"],
             GROUP,
-            wanted,
+            expected,
         )
     )
 
 
-def _may(part: dict[str, Any], wanted: int) -> bool:
+def _may(part: dict[str, Any], requested: int) -> bool:
     """Return whether the daemons, of the user and the group prometheus, have an access, READ or
     ENTER.
     """
@@ -1081,10 +1081,10 @@ def _may(part: dict[str, Any], wanted: int) -> bool:
     if part["has_acl"]:
         return True
     if part["owner"] == GROUP:
-        return bool(mode >> 6 & wanted)
+        return bool(mode >> 6 & requested)
     if part["group"] == GROUP:
-        return bool(mode >> 3 & wanted)
-    return bool(mode & wanted)
+        return bool(mode >> 3 & requested)
+    return bool(mode & requested)
 
 
 def problems(found: dict[str, Any], requested: Requested) -> list[str]:
@@ -1179,7 +1179,7 @@ def _converted(requested: Requested) -> Requested:
 def read_options(requested: Requested) -> Options:
     """Return the options of M(monitoring_info) for a host, by name; C(renew_days) are days.
 
-    C(requested) is C(__monitoring_wanted) of the roles. Numbers may be texts.
+    C(requested) is C(__monitoring_requested) of the roles. Numbers may be texts.
     """
     requested = _converted(requested)
     units = unit_files(requested)
@@ -1245,7 +1245,7 @@ def lacks_certificate(found: dict[str, Any], server: dict[str, Any]) -> bool:
     return bool(found["certificate"]) or found["authority"] != server["signer"]
 
 
-def requests(requested: Requested, asked: dict[str, str]) -> list[CertificateRequest]:
+def requests(requested: Requested, signing_requests: dict[str, str]) -> list[CertificateRequest]:
     """Return the certificates of all hosts, for M(own_certificate).
 
     :param asked: the requests of hosts that need one, by name.
@@ -1255,7 +1255,7 @@ def requests(requested: Requested, asked: dict[str, str]) -> list[CertificateReq
         {
             **certificate_names({**requested, "host": member["name"]}),
             "name": _certificate_file(member["name"]),
-            "request": asked.get(member["name"], ""),
+            "request": signing_requests.get(member["name"], ""),
         }
         for member in hosts
     ]

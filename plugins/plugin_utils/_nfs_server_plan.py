@@ -281,18 +281,18 @@ def nfs_server_plan(found: dict[str, Any], requested: Requested) -> Plan:
     )
     exports, options, anonymous = requested.exports, requested.options, requested.anonymous
     exported = served(exports, cluster, requested.clients, options, anonymous)
-    wanted: list[Wanted] = [
+    with_clients: list[Wanted] = [
         {"path": export["path"], "client": client, "options": export["options"]}
         for export in exported
         for client in export["clients"]
     ]
     let_in = []
     if requested.firewall:
-        clients = _unique(entry["client"] for entry in wanted)
+        clients = _unique(entry["client"] for entry in with_clients)
         let_in = [client for client in clients if _ADDRESS.match(client)]
     return {
         "served": exported,
-        "wanted": wanted,
+        "wanted": with_clients,
         "let_in": let_in,
         "folders": folders(exports, options, anonymous["uid"]),
         "has_settings": has_settings(requested.settings),

@@ -448,8 +448,8 @@ def _heat_row(device: Mapping[str, Any], tests: list[str]) -> dict[str, Any]:
         text = busbw(rate)
         if rate is not None and share is not None:
             text = "%.0f %%" % (100 * share)
-        said = "" if rate is None else "%.4g %s" % (rate, unit)
-        cells.append({"heat": heat, "text": text, "said": said})
+        title = "" if rate is None else "%.4g %s" % (rate, unit)
+        cells.append({"heat": heat, "text": text, "said": title})
     return {"device": device, "cells": cells}
 
 
@@ -967,11 +967,11 @@ def _panel(entry: HostChart, place: Callable[[int, float], Place], behind: str) 
                 *places[-1],
                 _COLOURS[line.colour],
             )
-    said = "%s GB/s" % busbw(run["max_busbw_gb_s"])
+    speed = "%s GB/s" % busbw(run["max_busbw_gb_s"])
     return {
         "name": name,
-        "said": said,
+        "said": speed,
         "passed": run["passed"],
         "svg": Markup('<svg viewBox="0 0 %d %d" role="img" aria-label="%s: %s">%s</svg>')
-        % (*PANEL, name, said, Markup(text)),
+        % (*PANEL, name, speed, Markup(text)),
     }

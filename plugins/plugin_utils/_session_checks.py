@@ -132,13 +132,13 @@ def planned_limits(host: str, session: dict[str, Any]) -> list[Finding]:
     found = []
     for name, ours in sorted(view["limits"].items()):
         first = view["first_limits"].get(name, ours)
-        wanted = [boundless(value) for value in ulimits.get(name, first)]
-        if any(below(value, other) for value, other in zip(ours, wanted)):
+        requested = [boundless(value) for value in ulimits.get(name, first)]
+        if any(below(value, other) for value, other in zip(ours, requested)):
             found.append(
                 finding(
                     host,
                     "a session has the limit %s %s" % (name, limit_text(name, ours[0])),
-                    "%s, the limit of the container" % limit_text(name, wanted[0]),
+                    "%s, the limit of the container" % limit_text(name, requested[0]),
                     (
                         "%s, which restarts the container if its sshd has the limit. Otherwise a "
                         "login file in the container (such as ~/.bashrc) sets it"
@@ -221,14 +221,14 @@ def _killed(host: str, count: int) -> list[Finding]:
 
 def shm_findings(host: str, session: dict[str, Any]) -> list[Finding]:
     """Return the finding of a host whose /dev/shm is smaller than requested, none otherwise."""
-    wanted, ours = session["settings"]["shm_bytes"], session["view"]["shm_bytes"]
-    if ours >= wanted * SHM_SHARE:
+    requested, ours = session["settings"]["shm_bytes"], session["view"]["shm_bytes"]
+    if ours >= requested * SHM_SHARE:
         return []
     return [
         finding(
             host,
             "/dev/shm in the container has %s" % in_words(ours),
-            "%s, as Docker has set it" % in_words(wanted),
+            "%s, as Docker has set it" % in_words(requested),
             SITE + ", which restarts the container if no job runs in it",
         )
     ]

@@ -519,14 +519,14 @@ def _memory(found: int, configured: int) -> int:
     change of a node's line restarts daemons.
     """
     reserve = min(8192, max(512, found // 50))
-    wanted = found - reserve
+    expected = found - reserve
     if (
         configured
         and configured <= found - reserve // 2
-        and configured >= wanted - max(256, found // 100)
+        and configured >= expected - max(256, found // 100)
     ):
         return configured
-    return max(wanted, 1)
+    return max(expected, 1)
 
 
 def _node(name: str, reading: Reading, configured: Mapping[str, str], requested: Requested) -> Node:
@@ -1671,10 +1671,10 @@ def _class_warnings(accounts: Sequence[Mapping[str, Any]], nodes: Mapping[str, N
     classes = {feature for node in nodes.values() for feature in node["features"]}
     return [
         "slurm_accounts: '%s' names the host class '%s', which no host has; hosts have %s"
-        % (account.get("name", ""), wanted, ", ".join(sorted(filter(None, classes))) or "none")
+        % (account.get("name", ""), requested, ", ".join(sorted(filter(None, classes))) or "none")
         for account in accounts
-        for wanted in account.get("hosts_classes") or []
-        if wanted not in classes
+        for requested in account.get("hosts_classes") or []
+        if requested not in classes
     ]
 
 
@@ -2118,8 +2118,8 @@ def slurm_needs(
     return needs
 
 
-def _difference(what: str, asked: str, found: str) -> Difference:
-    return {"what": what, "asked": asked, "found": found}
+def _difference(what: str, requested: str, found: str) -> Difference:
+    return {"what": what, "asked": requested, "found": found}
 
 
 def _unplanned(plan: Unplanned, name: str, scheduler: str, compared: list[str]) -> list[Difference]:
@@ -2256,11 +2256,11 @@ def decide_preflight_releases(
 
     Returns C(host), C(found) and C(way), what to do, for each of them.
     """
-    wanted = {scheduler, *others}
+    relevant = {scheduler, *others}
     releases = {
         host["name"]: _slurm_host.release(host["offered"].get("slurmd", ""))
         for host in each
-        if host["name"] in wanted
+        if host["name"] in relevant
     }
     return release_mismatches(scheduler, releases, others)
 

@@ -161,8 +161,8 @@ def reboot(found: Mapping[str, Any], driver: str) -> str:
     """
     if not found.get("next_kernel"):
         return ""
-    wanted, loaded = upstream(str(driver)), found.get("loaded", "")
-    if wanted and loaded and not fits(loaded, wanted):
-        return "driver %s is loaded, and %s is requested" % (loaded, wanted)
+    requested, loaded = upstream(str(driver)), found.get("loaded", "")
+    if requested and loaded and not fits(loaded, requested):
+        return "driver %s is loaded, and %s is requested" % (loaded, requested)
     reason: str = found["reboot_required_reason"]
     return reason

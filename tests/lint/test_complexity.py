@@ -22,6 +22,8 @@ FILES = sorted(path for folder in ("plugins", "roles") for path in (ROOT / folde
 #: Cyclomatic complexity as radon counts it: boolean operators and comprehensions count.
 HIGHEST = 15
 PARAMETERS = 6
+#: `requested`, `found`, `messages` and `match` have the place of these.
+FORMER_WORDS = {"asked", "wanted", "said", "told"}
 #: A finding has the parts that each report shows.
 WITH_MORE_PARAMETERS = ["plugins/module_utils/_finding.py finding"]
 
@@ -50,6 +52,16 @@ def has_condition(node: ast.AST) -> bool:
     if not isinstance(node, comprehensions):
         return False
     return any(isinstance(inner, ast.IfExp) for inner in ast.walk(node))
+
+
+def variables(node: ast.AST) -> list[str]:
+    """Return the names of the parameters and local variables of a function."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    inner = list(ast.walk(node))
+    stored = [each for each in inner if isinstance(each, ast.Name)]
+    names = [each.id for each in stored if isinstance(each.ctx, ast.Store)]
+    return names + [each.arg for each in inner if isinstance(each, ast.arg)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -102,6 +114,16 @@ def test_decisions_name_their_parameters():
 def test_comprehensions_have_no_conditions():
     found = [where for where, node in nodes() if has_condition(node)]
     assert found == [], "write a loop, or a function with a name"
+
+
+def test_variables_share_one_vocabulary():
+    found = [
+        "%s %s" % (where, name)
+        for where, node in nodes()
+        for name in variables(node)
+        if name in FORMER_WORDS
+    ]
+    assert found == [], "requested, found, messages or match"
 
 
 @pytest.mark.parametrize(

@@ -472,10 +472,10 @@ def answer_of(process):
     try:
         return json.loads(lines[-1])
     except (IndexError, ValueError):
-        said = err.decode(errors="replace").strip().splitlines()
+        messages = err.decode(errors="replace").strip().splitlines()
         return {
             "error": "it ended with code %s: %s"
-            % (process.returncode, (said or ["no message"])[-1][:300])
+            % (process.returncode, (messages or ["no message"])[-1][:300])
         }
 
 
@@ -505,13 +505,13 @@ def add_ring(answer, kind, rings):
     """Add the all-reduce to the answer: to each GPU, and to a host without, whose ranks
     share CPUs.
     """
-    for told, its in zip(answer["ranks"], rings):
+    for entry, its in zip(answer["ranks"], rings):
         if "rates" not in its:
             answer["error"] = answer["error"] or "the all-reduce of this host: %s" % its["error"]
             continue
-        place = told if kind == "cuda" else answer["host"]
+        place = entry if kind == "cuda" else answer["host"]
         place.setdefault("rates", {})["all_reduce"] = its["rates"]
-        told.setdefault("wrong", {})["all_reduce"] = its["wrong"]
+        entry.setdefault("wrong", {})["all_reduce"] = its["wrong"]
 
 
 def conduct(plan):
@@ -526,9 +526,9 @@ def conduct(plan):
     }
     between = []
     if len(uuids) > 1:
-        told = answer_of(start(["pairs", str(len(uuids))], visible(uuids)))
-        between = told.get("pairs") or []
-        answer["error"] = told.get("error", "")
+        reply = answer_of(start(["pairs", str(len(uuids))], visible(uuids)))
+        between = reply.get("pairs") or []
+        answer["error"] = reply.get("error", "")
     kind = "cuda" if uuids else "cpu"
     # Ansible may write numbers as texts.
     ranks = int(plan.get("ranks") or 0)
@@ -546,9 +546,9 @@ def conduct(plan):
         rank_answer(process, number, uuids, answer["host"]["model"])
         for number, process in enumerate(processes)
     ]
-    for told, its in zip(answer["ranks"], between):
-        told.setdefault("rates", {})["peers"] = its["rates"]
-        told.setdefault("wrong", {})["peers"] = its["wrong"]
+    for reply, its in zip(answer["ranks"], between):
+        reply.setdefault("rates", {})["peers"] = its["rates"]
+        reply.setdefault("wrong", {})["peers"] = its["wrong"]
     add_ring(answer, kind, rings)
     end_of_host(answer["host"], errors, begun)
     return answer

@@ -201,15 +201,15 @@ def with_own_ids(work):
                 with open("/proc/%d/%s" % (child, name), "w", encoding="ascii") as table:
                     table.write("0 %d %d\n" % (FIRST_ID, IDS))
             signal_of_map.write(b"x")
-        said = json.loads(
+        reply = json.loads(
             stream.read() or '{"error": "the process that completes it was ended; see the log"}'
         )
     os.close(has_entered)
     os.waitpid(child, 0)
     end_processes()
-    if "error" in said:
-        raise Failed(said["error"])
-    return said["result"]
+    if "error" in reply:
+        raise Failed(reply["error"])
+    return reply["result"]
 
 
 def end_processes():
@@ -674,9 +674,9 @@ def space(settings: dict) -> None:
     approved_layers = layers(os.path.join(top, "repositories"), settings["folder"])[0]
     for person in settings["people"]:
         used = used_by(top, person, approved_layers)
-        told = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
+        usage = {"used_mib": used >> 20, "limit_mib": limit >> 20 or None}
         kept.add(person + ".json")
-        write_json(os.path.join(folder, person + ".json"), told)
+        write_json(os.path.join(folder, person + ".json"), usage)
         if limit and used > limit:
             kept.add(person + ".full")
             with open(os.path.join(folder, person + ".full"), "w", encoding="utf-8"):

@@ -51,8 +51,8 @@ def mark(folder: str, project: int) -> None:
         found = struct.unpack(
             _ATTRIBUTES, fcntl.ioctl(handle, _GET, bytes(struct.calcsize(_ATTRIBUTES)))
         )
-        wanted = (found[0] | _INHERIT,) + found[1:3] + (project,) + found[4:]
-        fcntl.ioctl(handle, _SET, struct.pack(_ATTRIBUTES, *wanted))
+        requested = (found[0] | _INHERIT,) + found[1:3] + (project,) + found[4:]
+        fcntl.ioctl(handle, _SET, struct.pack(_ATTRIBUTES, *requested))
     finally:
         os.close(handle)
 

@@ -78,14 +78,14 @@ def strangers(
     C(pattern) is the path of a device file with C(%d), and C(living) the jobs of this host, also
     the one that begins. The newest processes are looked at first, until the time is over.
     """
-    head, wanted = pattern.replace("%d", ""), set(devices)
+    head, watched = pattern.replace("%d", ""), set(devices)
     end = time.monotonic() + seconds
     pids = sorted((name for name in os.listdir(proc) if name.isdigit()), key=int, reverse=True)
     found = {}
     for pid in pids:
         if time.monotonic() > end:
             break
-        numbers = opened(pid, head, proc) & wanted
+        numbers = opened(pid, head, proc) & watched
         if not numbers or int(pid) == os.getpid():
             continue
         groups = read_bytes("%s/%s/cgroup" % (proc, pid)).decode(errors="replace")
@@ -108,7 +108,7 @@ def lasting(
     return {pid: device for pid, device in again.items() if pid in found}
 
 
-def told(found: dict, proc: str = PROC) -> str:
+def message(found: dict, proc: str = PROC) -> str:
     """Return the strangers for Slurm's tables, without the names of people."""
     return ", ".join(
         "GPU %d is used by process %d (%s) of no job" % (device, pid, name_of(pid, proc))

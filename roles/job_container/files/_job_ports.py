@@ -391,17 +391,17 @@ def load(config, state, jobs):
     """Replace the table by one for the jobs that live here."""
     if not config["enabled"]:
         return
-    path, said = state + "/table.nft.new", state + "/table.error"
+    path, error_path = state + "/table.nft.new", state + "/table.error"
     kernel = kernel_ports(_files.read("/proc/sys/net/ipv4/ip_local_port_range"))
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(table(config, live_jobs(state, jobs), kernel))
     # Module subprocess takes longer to load than nft runs.
-    opened = (os.POSIX_SPAWN_OPEN, 2, said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    opened = (os.POSIX_SPAWN_OPEN, 2, error_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     child = os.posix_spawn(
         NFT, ["nft", "--file", path], {"PATH": "/usr/sbin:/usr/bin"}, file_actions=[opened]
     )
     if os.waitpid(child, 0)[1]:
-        lines = (_files.read(said).strip() or "it was killed").splitlines()
+        lines = (_files.read(error_path).strip() or "it was killed").splitlines()
         raise OSError(
             (
                 "the firewall of jobs cannot be loaded: nft: %s; repair nftables on this host, or "

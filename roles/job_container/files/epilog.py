@@ -360,8 +360,8 @@ def run_for(command: list, seconds: float) -> bool:
             return False
         if code:
             errors.seek(0)
-            said = errors.read(2000).decode(errors="replace").partition("\n")[0]
-            raise Failed("%s: %s" % (command[0], said or "exit code %d" % code))
+            message = errors.read(2000).decode(errors="replace").partition("\n")[0]
+            raise Failed("%s: %s" % (command[0], message or "exit code %d" % code))
     return True
 
 

@@ -333,7 +333,7 @@ def judge_busy(kinds: dict, runtime: str = RUNTIME) -> str:
     if not found:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(BUSY)
-    return _gpu_users.told(found)
+    return _gpu_users.message(found)
 
 
 def judge_fabric() -> list[tuple[str, str]]:

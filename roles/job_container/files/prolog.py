@@ -156,7 +156,7 @@ def refuse_busy(job: str, devices: list, kinds: dict, runtime: str = RUNTIME) ->
     tell_job(
         job,
         "trainyard: the job does not start on %s: %s. A batch job starts on another host. Repeat srun or salloc: this host gets no jobs until it is free"
-        % (os.uname().nodename, _gpu_users.told(found)),
+        % (os.uname().nodename, _gpu_users.message(found)),
     )
     raise Failed(
         (

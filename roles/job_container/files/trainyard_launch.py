@@ -133,16 +133,16 @@ def mindspore_options(arguments):
     return options, ["python3"] + words if words[0].endswith(".py") else words
 
 
-def mindspore_start(asked, has_msrun, table, ranks):
+def mindspore_start(requested, has_msrun, table, ranks):
     """Return C(msrun) or C(rank_table). C(table) is the path of a rank table, or empty."""
-    if asked == "msrun" and not has_msrun:
+    if requested == "msrun" and not has_msrun:
         raise Refused(
             (
                 "--start=msrun: the image has no msrun, which MindSpore has since 2.3; use a newer "
                 "MindSpore, or --start=rank_table"
             )
         )
-    if asked != "rank_table" and has_msrun:
+    if requested != "rank_table" and has_msrun:
         return "msrun"
     if not table and ranks > 1:
         raise Refused(
@@ -599,11 +599,11 @@ class Workers(object):
                 connection.settimeout(10)
                 nonce = os.urandom(16).hex()
                 connection.sendall((nonce + "\n").encode())
-                index, _blank, said = lines_of(connection).partition(" ")
+                index, _blank, answer = lines_of(connection).partition(" ")
                 if (
                     index.isdigit()
                     and int(index) in expected
-                    and hmac.compare_digest(said, proof(self.job, nonce, int(index)))
+                    and hmac.compare_digest(answer, proof(self.job, nonce, int(index)))
                 ):
                     self.connections[int(index)] = connection
                 else:
@@ -629,11 +629,11 @@ class Workers(object):
 
     def _watch(self, index, connection, child):
         connection.settimeout(None)
-        said = b""
+        received = b""
         with contextlib.suppress(OSError):
-            said = connection.recv(1)
+            received = connection.recv(1)
         # One that has ended well says so.
-        if not said and not self.ended:
+        if not received and not self.ended:
             self.lost = index
             child.terminate()
 
@@ -737,10 +737,10 @@ def serve(job):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         connection = connect(job)
-        said = lines_of(connection)
+        message = lines_of(connection)
     finally:
         child.kill()
-    if not said.startswith("end "):
+    if not message.startswith("end "):
         raise Refused("worker 0 on %s has gone" % job["entries"][0]["address"])
     return 0
 
@@ -850,18 +850,18 @@ def end_descendants(seconds=END_SECONDS):
     """End all that was started here. Those without a parent have become children of this
     process.
     """
-    asked, begun = set(), time.time()
+    signalled, begun = set(), time.time()
     while True:
         left = descendants(os.getpid())
         if not left or time.time() - begun > 3 * seconds:
             return left
         for pid in left:
-            if pid not in asked or time.time() - begun > seconds:
+            if pid not in signalled or time.time() - begun > seconds:
                 with contextlib.suppress(OSError):
                     os.kill(
                         pid, signal.SIGTERM if time.time() - begun <= seconds else signal.SIGKILL
                     )
-                asked.add(pid)
+                signalled.add(pid)
         time.sleep(0.1)
 
 
@@ -1082,9 +1082,9 @@ def mindspore(job, arguments, environment):
     check_ranks(job)
     tables = (options["rank-table"], job.get("rank_table"), environment.get("TRAINYARD_RANK_TABLE"))
     table = next(filter(None, tables), "")
-    asked = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
+    requested = job.get("start") or "auto" if options["start"] == "auto" else options["start"]
     start = mindspore_start(
-        asked,
+        requested,
         bool(shutil.which("msrun", path=environment.get("PATH"))),
         table,
         _launchers.slots(job),
@@ -1155,10 +1155,10 @@ def meet(job):
 def follow(connection, ranks):
     """End the ranks of this worker when worker 0 has failed or gone."""
     try:
-        said = lines_of(connection)
+        message = lines_of(connection)
     except OSError:
-        said = ""
-    if said != "end 0":
+        message = ""
+    if message != "end 0":
         ranks.terminate()
 
 

@@ -300,13 +300,13 @@ def task_environment(environment, settings, own):
     return dict(settings, **dict(kept, **own))
 
 
-def shared_memory(asked, environment, default):
+def shared_memory(requested, environment, default):
     """Return the size of /dev/shm.
 
     Its content is charged to the memory of the job, so half of that is the limit unless another
     size is requested.
     """
-    size = asked or environment.get("TRAINYARD_SHM_SIZE") or ""
+    size = requested or environment.get("TRAINYARD_SHM_SIZE") or ""
     if size and not re.match(r"[1-9]\d*[bkmgBKMG]?$", size):
         raise Refused(
             "shared memory: '%s' is not a size; use a number with m or g, such as 8g" % size
@@ -760,8 +760,8 @@ def lead(worker, own, keys, ranges, seconds=PEER_SECONDS):
                 elif key.fileobj in messages.parts:
                     text = messages.read(key.fileobj)
                     if text is not None:
-                        said = worker_of(unmunged(text, uid), job, step, count)
-                        workers_waiting += _kept(key.fileobj, said, entries)
+                        message = worker_of(unmunged(text, uid), job, step, count)
+                        workers_waiting += _kept(key.fileobj, message, entries)
             messages.drop_late()
         ordered = [entries[index] for index in range(count)]
         result = {
@@ -779,25 +779,25 @@ def lead(worker, own, keys, ranges, seconds=PEER_SECONDS):
     return result
 
 
-def worker_of(said, job, step, count):
+def worker_of(message, job, step, count):
     """Return the message of another worker of this step, or None."""
     is_one = (
-        said
-        and (said.get("job"), said.get("step")) == (job, step)
-        and 0 < said.get("index", 0) < count
+        message
+        and (message.get("job"), message.get("step")) == (job, step)
+        and 0 < message.get("index", 0) < count
     )
-    return said if is_one else None
+    return message if is_one else None
 
 
-def _kept(connection, said, entries):
+def _kept(connection, message, entries):
     """Note the entry of a worker, and return its connection.
 
     It may have one to each of the first worker's ports.
     """
-    if said is None:
+    if message is None:
         connection.close()
         return []
-    entries[said["index"]] = said["entry"]
+    entries[message["index"]] = message["entry"]
     return [connection]
 
 
@@ -828,11 +828,11 @@ def follow(worker, own, first, ports, seconds=PEER_SECONDS):
                 for key, _events in waiting.select(max(0.01, pause - time.monotonic())):
                     if key.fileobj in messages.parts:
                         text = messages.read(key.fileobj)
-                        said = unmunged(text, uid) if text is not None else None
+                        answer = unmunged(text, uid) if text is not None else None
                         if text is not None:
                             key.fileobj.close()
-                        if said and (said.get("job"), said.get("step")) == (job, step):
-                            return said
+                        if answer and (answer.get("job"), answer.get("step")) == (job, step):
+                            return answer
                     elif connected(waiting, tried, key, message, uid):
                         made[key.data] = key.fileobj
                         messages.add(key.fileobj, max(1, deadline - time.monotonic()))
@@ -1060,10 +1060,10 @@ def memlock_option(limit):
     return "-1:-1" if limit == resource.RLIM_INFINITY else "%d:%d" % (limit, limit)
 
 
-def working_folder(asked, current, mounted, home):
+def working_folder(requested, current, mounted, home):
     """Return the folder in which the command starts."""
     inside = any(current == path or current.startswith(path + "/") for path in mounted)
-    return asked or (current if inside else home)
+    return requested or (current if inside else home)
 
 
 def folders_of_person(share, home):
@@ -1278,13 +1278,13 @@ def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=F
         own["ports"] = (
             own["ports"] if len(own["ports"]) >= PORTS_OF_STEP else chosen_by_kernel(address)
         )
-        said = {"entries": [own], "ports": common_ports([own]), "keys": {}}
+        agreed = {"entries": [own], "ports": common_ports([own]), "keys": {}}
     elif place["index"] == 0:
-        said = lead(worker, own, make_keys(folder), ranges, seconds)
+        agreed = lead(worker, own, make_keys(folder), ranges, seconds)
     else:
         first = own_address(place["nodes"][0], config)
-        said = follow(worker, own, first, candidates, seconds)
-    values = own_variables(worker, said["entries"], said["ports"], config)
+        agreed = follow(worker, own, first, candidates, seconds)
+    values = own_variables(worker, agreed["entries"], agreed["ports"], config)
     _files.write_private(
         os.path.join(folder, "environment"),
         environment_text(
@@ -1293,7 +1293,7 @@ def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=F
             )
         ),
     )
-    _files.write_private(os.path.join(folder, "hosts"), host_file(said["entries"]))
+    _files.write_private(os.path.join(folder, "hosts"), host_file(agreed["entries"]))
     interfaces = {
         config.get("hosts", {}).get(node, {}).get("interface", "") for node in place["nodes"]
     }
@@ -1305,9 +1305,9 @@ def write_task(folder, worker, environment, config, seconds=PEER_SECONDS, root=F
                 "step": worker.step,
                 "index": place["index"],
                 "count": place["count"],
-                "entries": said["entries"],
-                "ports": said["ports"],
-                "keys": said["keys"],
+                "entries": agreed["entries"],
+                "ports": agreed["ports"],
+                "keys": agreed["keys"],
                 "root": root,
                 "interface": interfaces.pop() if len(interfaces) == 1 else "",
             }
@@ -1372,8 +1372,8 @@ def supervise(command, environment, plan, forward):
     os.waitpid(child, 0)
     os.close(orders)
     os.close(result)
-    said = os.read(results, 16)
-    return int(said) if said else 128 + signal.SIGKILL
+    text = os.read(results, 16)
+    return int(text) if text else 128 + signal.SIGKILL
 
 
 def guard(command, environment, plan, orders):
@@ -1426,9 +1426,9 @@ def exit_code(command, environment, plan, exits, seconds=10):
     ]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        said = _files.read(exits).strip()
-        if said.isdigit():
-            return int(said)
+        text = _files.read(exits).strip()
+        if text.isdigit():
+            return int(text)
         answer = subprocess.run(
             question,
             env=environment,

@@ -418,23 +418,24 @@ def endpoints(site, number):
         if services.get("ssh")
         else []
     )
-    for service, told in sorted((site.json_of(number, "services.json") or {}).items()):
-        port, ready = PORTS[service], told["state"] == "ready"
+    for service, status in sorted((site.json_of(number, "services.json") or {}).items()):
+        port, ready = PORTS[service], status["state"] == "ready"
         command = (
-            shlex.join(words + ["-N", "-L", "%d:%s" % (port, told["socket"]), name])
+            shlex.join(words + ["-N", "-L", "%d:%s" % (port, status["socket"]), name])
             if ready
             else None
         )
         url = (
-            "http://localhost:%d/%s" % (port, "?token=" + told["token"] if told["token"] else "")
+            "http://localhost:%d/%s"
+            % (port, "?token=" + status["token"] if status["token"] else "")
             if ready
             else None
         )
         found.append(
             {
                 "service": service,
-                "state": told["state"],
-                "why": told.get("why") or "",
+                "state": status["state"],
+                "why": status.get("why") or "",
                 "command": command,
                 "url": url,
             }
@@ -475,9 +476,9 @@ def usage(site, number, hosts):
     """Return the use of each GPU of a running job: now, and in the last hour."""
     found = []
     for rank, host in enumerate(hosts):
-        told = site.json_of(number, "watch.%d.json" % rank) or {}
-        now, minutes = told.get("now") or [], told.get("minutes") or []
-        devices = [int(device) for device in told.get("devices") or [] if device.isdigit()]
+        reading = site.json_of(number, "watch.%d.json" % rank) or {}
+        now, minutes = reading.get("now") or [], reading.get("minutes") or []
+        devices = [int(device) for device in reading.get("devices") or [] if device.isdigit()]
         for gpu in shown_gpus(devices, len(now)):
             last_hour = hour_use(minutes, gpu)
             found.append(
@@ -525,7 +526,7 @@ def worker_minutes_of(site: Site, number: str, hosts: list) -> list:
 
 
 def show_usage(found):
-    def told(value, unit):
+    def figure(value, unit):
         return "?" if value is None else "%d %s" % (value, unit)
 
     if found:
@@ -535,11 +536,11 @@ def show_usage(found):
                 (
                     gpu["host"],
                     gpu["gpu"],
-                    told(gpu["percent"], "%"),
+                    figure(gpu["percent"], "%"),
                     "%s of %s"
-                    % (told(gpu["memory_mib"], "MiB"), told(gpu["memory_total_mib"], "MiB")),
-                    told(gpu["hour_percent"], "%"),
-                    told(gpu["hour_memory_mib"], "MiB"),
+                    % (figure(gpu["memory_mib"], "MiB"), figure(gpu["memory_total_mib"], "MiB")),
+                    figure(gpu["hour_percent"], "%"),
+                    figure(gpu["hour_memory_mib"], "MiB"),
                 )
                 for gpu in found
             ],
@@ -608,11 +609,11 @@ def efficiency(number, gpus):
         # The controller has told the rest, without the database.
         return kept
     measured = measured_use(text, number)
-    told = measured["told"]
-    if told:
+    summary = measured["told"]
+    if summary:
         # Of all the time, also for jobs of sbatch and srun.
-        notes = usage_library().notes(told)
-        kept["GPU use"] = usage_library().words(told)
+        notes = usage_library().notes(summary)
+        kept["GPU use"] = usage_library().words(summary)
         if notes:
             kept["note"] = "; ".join(notes)
     return dict(shares_used(measured), **kept)
@@ -691,16 +692,16 @@ def copy(stream):
     return size
 
 
-def tell_waiting(number, told):
-    """Say why a job waits, if that is not what was C(told) last.
+def tell_waiting(number, message):
+    """Say why a job waits, if that is not what was C(message) last.
 
     Return whether the job has ended, and what was told.
     """
     jobs = [job for job in active_jobs() if str(job["id"]) == number]
     waiting = of_active(jobs[0]) if jobs and jobs[0]["state"] in WAITING else None
     words = "job %s is waiting: %s" % (number, reason_words(waiting)) if waiting else ""
-    if not words or words == told:
-        return not jobs, told
+    if not words or words == message:
+        return not jobs, message
     print("trainyard: " + words, file=sys.stderr)
     return not jobs, words
 
@@ -710,7 +711,7 @@ def follow(number, path, tail=None):
 
     The exit code tells how.
     """
-    stream, looked, ended, told = None, 0.0, False, ""
+    stream, looked, ended, message = None, 0.0, False, ""
     try:
         while True:
             if stream is None and os.path.exists(path):
@@ -722,7 +723,7 @@ def follow(number, path, tail=None):
             if not grown and time.monotonic() - looked > 2:
                 looked = time.monotonic()
                 # Once more after the end, for what was written meanwhile.
-                ended, told = tell_waiting(number, told)
+                ended, message = tell_waiting(number, message)
             time.sleep(LOOK)
     finally:
         if stream:
@@ -834,7 +835,7 @@ def tell_address(options, site, number):
         if job["state"] not in ACTIVE or any(endpoint["state"] != "starting" for endpoint in found):
             break
         time.sleep(1)
-    told = {"id": number, "state": job["state"], "endpoints": found}
+    answer = {"id": number, "state": job["state"], "endpoints": found}
 
     def lines(_told):
         print("job %s %s" % (number, word(job["state"])))
@@ -846,7 +847,7 @@ def tell_address(options, site, number):
                 % (reason_words(job), number)
             )
 
-    out(options, told, lines)
+    out(options, answer, lines)
     return (
         FAILED
         if job["state"] not in ACTIVE or any(endpoint["state"] == "failed" for endpoint in found)
@@ -862,13 +863,13 @@ def hang_words(site: Site, job: dict) -> str:
     path = os.path.join(site.folder_of(job["id"]) or "", HANG_FILE)
     try:
         found = os.stat(path).st_mtime
-        said = _files.read_regular(path, MOST_HANG).partition("\n")[0]
+        message = _files.read_regular(path, MOST_HANG).partition("\n")[0]
     except OSError:
         return ""
     logs = [site.log_of(job["id"], rank) for rank in range(len(job["hosts"]))]
     if any(os.path.exists(log) and os.stat(log).st_mtime > found for log in logs):
         return ""
-    return "it makes no progress: %s. See %s" % (said, path)
+    return "it makes no progress: %s. See %s" % (message, path)
 
 
 def where_it_waits(site: Site, job: dict) -> str:
@@ -876,14 +877,16 @@ def where_it_waits(site: Site, job: dict) -> str:
 
     Empty if none of them can answer.
     """
-    told = [site.json_of(job["id"], "watch.%d.json" % rank) for rank in range(len(job["hosts"]))]
-    if not any((each or {}).get("answers") for each in told):
+    readings = [
+        site.json_of(job["id"], "watch.%d.json" % rank) for rank in range(len(job["hosts"]))
+    ]
+    if not any((each or {}).get("answers") for each in readings):
         return ""
     folder = site.folder_of(job["id"])
     library = importlib.import_module("_job_hang")
     print("trainyard: asking the workers where they wait", file=sys.stderr)
-    said = library.tell(folder, library.ask(folder, job["hosts"], ANSWER_SECONDS))
-    return "%s. See %s" % (said, os.path.join(folder, HANG_FILE))
+    message = library.tell(folder, library.ask(folder, job["hosts"], ANSWER_SECONDS))
+    return "%s. See %s" % (message, os.path.join(folder, HANG_FILE))
 
 
 def progress_words(job: dict) -> str:

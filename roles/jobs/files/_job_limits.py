@@ -120,17 +120,17 @@ def _quota_problems(job: dict, mine: dict) -> list:
     """Return whether a job needs more GPUs than its account allows: the first limit that it
     exceeds.
     """
-    asked = job["worker_count"] * job["worker_gpu"]
+    requested = job["worker_count"] * job["worker_gpu"]
     for key, whose in (
         ("gpus", "account %s has" % mine["account"]),
         ("person_gpus", "each person of account %s has" % mine["account"]),
         ("job_gpus", "a job of account %s has" % mine["account"]),
     ):
-        if mine[key] is not None and asked > mine[key]:
+        if mine[key] is not None and requested > mine[key]:
             return [
                 "worker_gpu: the job needs %s (%s with %d each), but %s %d at most; use fewer"
                 % (
-                    quantity(asked, "GPU"),
+                    quantity(requested, "GPU"),
                     quantity(job["worker_count"], "worker"),
                     job["worker_gpu"],
                     whose,
@@ -414,10 +414,10 @@ def platform_problems(job, approved, nodes, partitions):
     # A host that has never registered has none.
     if not offered or not known or not all(node["architecture"] for node in known):
         return []
-    wanted = {
+    requested = {
         "linux/" + ARCHITECTURES.get(node["architecture"], node["architecture"]) for node in known
     }
-    if wanted & {"/".join(platform.split("/")[:2]) for platform in offered}:
+    if requested & {"/".join(platform.split("/")[:2]) for platform in offered}:
         return []
     where = "of class %s" % job["host_class"] if job["host_class"] else "of this cluster"
     return [
@@ -426,7 +426,7 @@ def platform_problems(job, approved, nodes, partitions):
             job["worker_image"],
             names(offered),
             where,
-            names(sorted(wanted)),
+            names(sorted(requested)),
             names(node["name"] for node in known),
         )
     ]
@@ -781,22 +781,22 @@ def exceeds_quota(job: dict, usage: list, accounts: list) -> bool:
     """Return whether the group of a job has too few GPUs left, so that the job waits however many
     are free. Slurm's --test-only does not look at quotas.
     """
-    asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
-    return bool(asked and quota) and quota[1] + asked > quota[2]
+    requested, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
+    return bool(requested and quota) and quota[1] + requested > quota[2]
 
 
 def cost(job: dict, usage: list, accounts: list) -> str:
     """Return in words what a job takes of the GPUs of its group."""
-    asked, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
-    if not asked:
+    requested, quota = job["worker_count"] * job["worker_gpu"], quota_left(job, usage, accounts)
+    if not requested:
         return "it asks for no GPU"
-    words = "it asks for %s" % quantity(asked, "GPU")
+    words = "it asks for %s" % quantity(requested, "GPU")
     if not quota:
         return words
     name, used, limit = quota
     if exceeds_quota(job, usage, accounts):
         return words + ", but group %s uses %d of its %d now, so it waits" % (name, used, limit)
-    return words + ", with which group %s uses %d of its %d" % (name, used + asked, limit)
+    return words + ", with which group %s uses %d of its %d" % (name, used + requested, limit)
 
 
 def _away_words(nodes: list) -> str:

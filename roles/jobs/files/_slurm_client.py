@@ -126,11 +126,13 @@ def start_of(script: str, environment: dict) -> str | None:
     command = ["sbatch", "--test-only", "--parsable"]
     try:
         # The time is in the zone of the command.
-        said = ask(command, script, dict(environment, TZ="UTC0", LC_ALL="C"), with_errors=True)
+        output = ask(command, script, dict(environment, TZ="UTC0", LC_ALL="C"), with_errors=True)
     except (Refused, NoAnswer):
         # The real one says why.
         return None
-    found = re.search(r"to start at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}) ", said)
+    found = re.search(
+        r"to start at ([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}) ", output
+    )
     return found.group(1) + "Z" if found else None
 
 

@@ -118,25 +118,25 @@ def submit_values(options, site, values, origin, then=None):
     kept = dict(values, worker_image=job["worker_image"], **chosen_folder(job, place))
     script = _batch.script(job, _job_file.to_yaml(kept), place)
     of_quota = (job, state["usage"], _job_limits.accounts_of(state["usage"], site.person))
-    told = {"cost": _job_limits.cost(*of_quota), "start_estimate": None}
+    estimate = {"cost": _job_limits.cost(*of_quota), "start_estimate": None}
     if not then and not _job_limits.exceeds_quota(*of_quota):
-        told["start_estimate"] = start_of(script, minimal(os.environ))
+        estimate["start_estimate"] = start_of(script, minimal(os.environ))
     if options.dry_run:
         if not options.json:
-            print("trainyard: " + expected(told), file=sys.stderr)
+            print("trainyard: " + expected(estimate), file=sys.stderr)
         return out(
-            options, dict(told, script=script), lambda value: sys.stdout.write(value["script"])
+            options, dict(estimate, script=script), lambda value: sys.stdout.write(value["script"])
         )
     number = hand_over(site, job, script, values, origin)
     if then:
         return then(site, number)
-    told.update(id=number, name=job["name"], log=site.log_of(number))
+    estimate.update(id=number, name=job["name"], log=site.log_of(number))
 
     def lines(_told):
         print("job %s submitted. Follow it with: trainyard logs -f %s" % (number, number))
-        print(expected(told))
+        print(expected(estimate))
 
-    return out(options, told, lines)
+    return out(options, estimate, lines)
 
 
 def hand_over(site, job: dict, script: str, values: dict, origin: str) -> str:
@@ -152,14 +152,14 @@ def hand_over(site, job: dict, script: str, values: dict, origin: str) -> str:
         ) from error
 
 
-def expected(told: dict) -> str:
+def expected(estimate: dict) -> str:
     """Return what a job costs and when it is expected to start, in words."""
-    start = told["start_estimate"]
+    start = estimate["start_estimate"]
     if not start:
-        return told["cost"] + "; Slurm does not say when it starts"
+        return estimate["cost"] + "; Slurm does not say when it starts"
     wait = moment_of(start) - datetime.datetime.now(datetime.timezone.utc)
     when = "now" if wait.total_seconds() < NOW_SECONDS else "at " + local(start)
-    return "%s; it is expected to start %s" % (told["cost"], when)
+    return "%s; it is expected to start %s" % (estimate["cost"], when)
 
 
 def with_line(values, problem):
@@ -226,22 +226,22 @@ def site_problems(site, job, state=None):
     )
 
 
-def qos_problems(site, job, said):
+def qos_problems(site, job, message):
     """Return in words why sbatch has refused a QOS.
 
     Only the database knows which ones an account has, so it is asked afterwards.
     """
-    if not job["priority"] or "qos" not in said.lower():
+    if not job["priority"] or "qos" not in message.lower():
         return []
     return _job_limits.account_problems(job, accounts_now(site.person), site.person)
 
 
-def full_problems(site: Site, job: dict, said: str) -> list:
+def full_problems(site: Site, job: dict, message: str) -> list:
     """Return in words that the person has too many jobs, if sbatch has refused one for its policy.
 
     A job without an account was not judged before.
     """
-    if "policy" not in said.lower() and "Assoc" not in said:
+    if "policy" not in message.lower() and "Assoc" not in message:
         return []
     problems = []
     for entry in _job_limits.accounts_of(usage_now(site.person), site.person):

@@ -69,25 +69,25 @@ def sshd_config(folder, program, job, rank, sftp):
     return "\n".join(lines + (["Subsystem sftp " + sftp] if sftp else [])) + "\n"
 
 
-def session_command(asked, rank, inside):
+def session_command(requested, rank, inside):
     """Return what a session runs.
 
-    C(asked) is the command of the client, or None for a shell, C(inside) whether the container has
+    C(requested) is the command of the client, or None for a shell, C(inside) whether the container has
     an sftp server.
     """
     enter = [TRAINYARD_RUN, "--enter=" + rank, "--"]
-    if asked is None:
+    if requested is None:
         return enter + SHELL
-    if asked in SFTP:
+    if requested in SFTP:
         # Without one in the image, that of the host. It shows the share and the home, but not the
         # other files of the container.
-        return enter + [inside] if inside else [asked]
+        return enter + [inside] if inside else [requested]
     return enter + [
         "sh",
         "-c",
         'if command -v bash > /dev/null; then exec bash -c "$1"; fi; exec sh -c "$1"',
         "sh",
-        asked,
+        requested,
     ]
 
 
@@ -126,9 +126,9 @@ def serve(folder, rank):
 
 
 def session(rank):
-    asked = os.environ.get("SSH_ORIGINAL_COMMAND")
+    requested = os.environ.get("SSH_ORIGINAL_COMMAND")
     inside = ""
-    if asked in SFTP:
+    if requested in SFTP:
         look = [
             TRAINYARD_RUN,
             "--enter=" + rank,
@@ -142,7 +142,7 @@ def session(rank):
             .stdout.decode("utf-8", "replace")
             .strip()
         )
-    command = session_command(asked, rank, inside)
+    command = session_command(requested, rank, inside)
     os.execv(command[0], command)
 
 

@@ -432,11 +432,11 @@ class Job:
     def tell_where_it_waits(self, progress: _job_hang.Progress) -> None:
         """Ask the workers once, and say where they wait. A full share must not end the job."""
         try:
-            said = _job_hang.tell(self.folder, _job_hang.ask(self.folder, self.hosts))
+            message = _job_hang.tell(self.folder, _job_hang.ask(self.folder, self.hosts))
         except OSError as error:
-            said = "the workers could not be asked: %s" % error
+            message = "the workers could not be asked: %s" % error
         minutes = int(time.monotonic() - progress.since) // 60
-        self.hang = _job_hang.warning(minutes, said, self.folder)
+        self.hang = _job_hang.warning(minutes, message, self.folder)
         say(self.hang)
 
     def size(self) -> int:
@@ -508,12 +508,12 @@ class Job:
         )
         failed = None
         if final and not self.stopped:
-            said = {rank: words for rank, (_time, words) in self.ends.items()}
+            messages = {rank: words for rank, (_time, words) in self.ends.items()}
             memory = {
                 host: (watched.get(rank) or {}).get("memory")
                 for rank, host in enumerate(self.hosts)
             }
-            failed = first_failed(rows, _job_result.Logs(self.folder), said, memory)
+            failed = first_failed(rows, _job_result.Logs(self.folder), messages, memory)
         now = time.time()
         result = {
             "job_id": self.number,
@@ -661,13 +661,13 @@ def copy(target, folder):
                 "said": "%s did not end within %d s" % (" ".join(step[:2]), COPY_SECONDS),
             }
         if done.returncode:
-            said = done.stdout.decode("utf-8", "replace").strip().splitlines() or [
+            messages = done.stdout.decode("utf-8", "replace").strip().splitlines() or [
                 "exit code %d" % done.returncode
             ]
             return {
                 "to": target,
                 "ok": False,
-                "said": "%s: %s" % (" ".join(step[:2]), said[-1][:500]),
+                "said": "%s: %s" % (" ".join(step[:2]), messages[-1][:500]),
             }
     return {"to": target, "ok": True, "said": ""}
 
@@ -696,8 +696,10 @@ class Sink:
             write_private("%s/watch.%s.json" % (self.folder, self.rank), json.dumps(kept) + "\n")
         if self.rank.isdigit() and not (self.answering and self.answering.is_alive()):
             if os.path.exists(os.path.join(self.folder, _job_hang.ASKED)):
-                asked = (self.folder, self.number, int(self.rank))
-                self.answering = threading.Thread(target=_job_hang.answer, args=asked, daemon=True)
+                arguments = (self.folder, self.number, int(self.rank))
+                self.answering = threading.Thread(
+                    target=_job_hang.answer, args=arguments, daemon=True
+                )
                 self.answering.start()
 
     def flush(self) -> None:

@@ -252,7 +252,7 @@ class Service:
             self.child.kill()
         return self.state != former
 
-    def told(self, environment):
+    def status(self, environment):
         return {
             "state": self.state,
             "why": self.why,
@@ -264,15 +264,15 @@ class Service:
 
 def run(folder):
     path = folder + "/services.json"
-    wanted = json.loads(read(path))
-    services = [Service(name, wanted[name]["setting"], folder) for name in sorted(wanted)]
-    changed = list(wanted)
+    requested = json.loads(read(path))
+    services = [Service(name, requested[name]["setting"], folder) for name in sorted(requested)]
+    changed = list(requested)
     while True:
         if changed:
             write_private(
                 path,
                 json.dumps(
-                    {service.name: service.told(os.environ) for service in services}, indent=2
+                    {service.name: service.status(os.environ) for service in services}, indent=2
                 )
                 + "\n",
             )
@@ -286,10 +286,10 @@ def run(folder):
 def wait(folder):
     while True:
         try:
-            told = json.loads(read(folder + "/services.json"))
+            statuses = json.loads(read(folder + "/services.json"))
         except ValueError:
-            told = {}
-        for name, service in sorted(told.items()):
+            statuses = {}
+        for name, service in sorted(statuses.items()):
             if service["state"] == "failed":
                 sys.stderr.write("%s: %s\n" % (name, service["why"]))
                 return 1

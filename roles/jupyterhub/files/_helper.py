@@ -100,13 +100,13 @@ async def ask(person, request):
     task.add_done_callback(tasks.discard)
     found = await answer
     if request["action"] in LOGGED:
-        said = line(found.get("error") or found.get("job") or "done")
+        message = line(found.get("error") or found.get("job") or "done")
         if request["action"] == "node":
             what = [line(request.get(key)) for key in ("do", "node", "reason")]
-            log.info("%s of host %s by %s (%s): %s", what[0], what[1], person, what[2], said)
+            log.info("%s of host %s by %s (%s): %s", what[0], what[1], person, what[2], message)
         else:
             what = line(request.get("job") or request.get("name") or "a job")
-            log.info("%s: %s of %s: %s", request["action"], what, person, said)
+            log.info("%s: %s of %s: %s", request["action"], what, person, message)
     return found
 
 

@@ -294,7 +294,7 @@ def values_of(arguments: dict) -> dict:
     return found
 
 
-def asked(arguments: dict) -> dict:
+def query_of(arguments: dict) -> dict:
     """Return the filter of the list of jobs from the query of an address: C(state), C(name),
     C(since), a period or a day, and C(page).
     """

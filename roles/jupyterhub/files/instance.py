@@ -111,9 +111,9 @@ def command():
 def choices(trainyard, site, _request):
     # The page works without it. A registry that does not answer must not delay or break the page.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(site.saved)
+        pending = pool.submit(site.saved)
         found = of_slurm(trainyard, site)
-        saved, found["saved_problem"] = asked.result()
+        saved, found["saved_problem"] = pending.result()
         found["saved"] = _instance.allowed(saved, found["registries"])
     found["fields"] = trainyard._job_file.form_fields()
     found["priorities"] = [entry["name"] for entry in site.config.get("priorities") or []]
@@ -231,8 +231,8 @@ def failure(trainyard, site, request):
     path = site.log_of(str(request["job"]), None)
     with contextlib.suppress(OSError), trainyard._files.open_regular(path) as stream:
         for each in library.answer(library.read_log(stream))["causes"][:1]:
-            told = {"cause": each["cause"], "fix": trainyard.sentence(each["fix"])}
-            found["causes"].append(told)
+            entry = {"cause": each["cause"], "fix": trainyard.sentence(each["fix"])}
+            found["causes"].append(entry)
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_BYTES))
         lines = stream.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
         found["log"] = "\n".join(lines[-FAILURE_LINES:])
@@ -277,14 +277,14 @@ def by_command(trainyard, words, text=None):
 def home(trainyard, site, _request):
     """What the person has, what is free, and the jobs of the last day."""
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = pool.submit(trainyard.all_jobs, trainyard.RECENT)
+        pending = pool.submit(trainyard.all_jobs, trainyard.RECENT)
         hosts = pool.submit(trainyard.nodes_now)
         usage = pool.submit(trainyard.usage_now, site.person)
         active = pool.submit(trainyard.active_jobs)
     nodes, used = hosts.result(), usage.result()
     marked = {str(job["id"]) for job in active.result() if job["comment"] == _instance.MARK}
     queue = site.queue() or []
-    found = list(reversed(asked.result()))
+    found = list(reversed(pending.result()))
     instances, others = [], []
     for job in found:
         if job["state"] in trainyard.WAITING:
@@ -403,8 +403,8 @@ def usage(trainyard, site, _request):
     library, now = trainyard.usage_library(), datetime.datetime.now(datetime.timezone.utc)
     months = last_months(now)
     spans = [library.month_of(month, now.date()) for month in months]
-    asked = library.span_of(spans[-1][1], spans[0][2])
-    jobs = trainyard.month_jobs(*asked, person=site.person)
+    span = library.span_of(spans[-1][1], spans[0][2])
+    jobs = trainyard.month_jobs(*span, person=site.person)
     rows = []
     for month, begin, end in spans:
         for row in library.usage_rows(jobs, begin, min(end, now.timestamp())):

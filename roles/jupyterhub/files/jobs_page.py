@@ -128,7 +128,7 @@ class Home(Page):
 class Jobs(Page):
     @web.authenticated
     async def get(self):
-        query = _jobs_page.asked(self.request.query_arguments)
+        query = _jobs_page.query_of(self.request.query_arguments)
         answer = await self.ask("jobs", **query)
         if "error" in answer:
             return self.refuse("Jobs", answer)
@@ -190,9 +190,9 @@ async def ask_curves(job: dict, person: str, span: str) -> tuple:
     now = time.time()
     queries = _charts.curve_queries(job, now, person, span)
     more = _charts.worker_queries(job, now, person, span)
-    told = await asyncio.gather(*[ask_prometheus(query) for query in queries + more])
-    panels = _charts.panels_of(told[: len(queries)])
-    return panels + _charts.worker_panels(told[len(queries) :]), None not in told
+    answers = await asyncio.gather(*[ask_prometheus(query) for query in queries + more])
+    panels = _charts.panels_of(answers[: len(queries)])
+    return panels + _charts.worker_panels(answers[len(queries) :]), None not in answers
 
 
 def rank_of(handler) -> int | None:
@@ -345,8 +345,8 @@ shared_answers = {}
 async def ask_shared(sees_others: bool) -> dict:
     """Ask Prometheus about the cluster, at most once in some seconds for all people together."""
     now = time.monotonic()
-    asked, task = shared_answers.get(sees_others, (0.0, None))
-    if task is None or now - asked > SHARED_SECONDS:
+    moment, task = shared_answers.get(sees_others, (0.0, None))
+    if task is None or now - moment > SHARED_SECONDS:
         task = asyncio.ensure_future(ask_all(_charts.cluster_queries(time.time(), sees_others)))
         shared_answers[sees_others] = now, task
     return await asyncio.shield(task)
@@ -356,15 +356,15 @@ class Cluster(Page):
     @web.authenticated
     async def get(self):
         sees_others = self.is_operator() or settings().get("people_see") == "occupancy"
-        answer, told = await asyncio.gather(self.ask("cluster"), ask_shared(sees_others))
+        answer, shared = await asyncio.gather(self.ask("cluster"), ask_shared(sees_others))
         if "error" in answer:
             return self.refuse("Cluster", answer)
         return self.show(
             "cluster",
             in_service=sum(node["available"] for node in answer["nodes"]),
-            panels=_charts.cluster_panels(told),
-            uses=_charts.uses_of(told.get("use")),
-            health=_charts.health_of(told["health"]),
+            panels=_charts.cluster_panels(shared),
+            uses=_charts.uses_of(shared.get("use")),
+            health=_charts.health_of(shared["health"]),
             **answer,
         )
 
@@ -398,19 +398,19 @@ class Operators(OfOperators):
 
     @web.authenticated
     async def get(self):
-        asked = self.ask("operators", month=self.get_query_argument("month", ""))
-        answer, told = await asyncio.gather(asked, ask_all(_charts.OF_OPERATORS))
+        moment = self.ask("operators", month=self.get_query_argument("month", ""))
+        answer, shared = await asyncio.gather(moment, ask_all(_charts.OF_OPERATORS))
         if "error" in answer:
             return self.refuse("Operators", answer)
-        found = _jobs_page.by_waste(answer["jobs"], _charts.busy_of(told["jobs"]))
-        page = _jobs_page.asked(self.request.query_arguments)["page"]
+        found = _jobs_page.by_waste(answer["jobs"], _charts.busy_of(shared["jobs"]))
+        page = _jobs_page.query_of(self.request.query_arguments)["page"]
         pages = max(1, -(-len(found) // _jobs_page.OF_PAGE))
         page = min(page, pages)
         waiting = sum(job["state"] == "pending" for job in found)
         return self.show(
             "operators",
-            alerts=_charts.alerts_of(told["alerts"]),
-            verify=_charts.verify_of(told["verify"]),
+            alerts=_charts.alerts_of(shared["alerts"]),
+            verify=_charts.verify_of(shared["verify"]),
             has_report=os.access(REPORT, os.R_OK),
             away=[node for node in answer["nodes"] if not node["available"]],
             nodes=answer["nodes"],

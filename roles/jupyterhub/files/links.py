@@ -71,18 +71,20 @@ def remove_old(settings, now):
                 os.unlink(entry.path)
 
 
-def refuse_many(asked, person, settings, now):
-    """Refuse too many links of a person. C(asked) has the times of each person's last links."""
-    recent = [moment for moment in asked.get(person, []) if moment + settings["link_seconds"] > now]
+def refuse_many(requests, person, settings, now):
+    """Refuse too many links of a person. C(requests) has the times of each person's last links."""
+    recent = [
+        moment for moment in requests.get(person, []) if moment + settings["link_seconds"] > now
+    ]
     if len(recent) >= MOST:
         raise _instance.RequestError(
             "you have asked for %d links within %d seconds; use one of them, or wait"
             % (MOST, settings["link_seconds"])
         )
-    asked[person] = recent + [now]
+    requests[person] = recent + [now]
 
 
-def answer(client, asked):
+def answer(client, requests):
     _pid, uid, _gid = CREDENTIALS.unpack(
         client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     )
@@ -97,7 +99,7 @@ def answer(client, asked):
                 "error": "this hub has no links: it knows people by %s. Open %s, and log in there"
                 % (settings["authenticator"], settings["url"])
             }
-        refuse_many(asked, person, settings, now)
+        refuse_many(requests, person, settings, now)
         return {"url": new_link(settings, person, now), "seconds": settings["link_seconds"]}
     except _instance.RequestError as error:
         return {"error": str(error)}
@@ -111,12 +113,12 @@ def main():
     # Everybody may connect. The answer depends on the uid.
     os.chmod(SOCKET, 0o666)
     server.listen(64)
-    asked = {}
+    requests = {}
     while True:
         client, _address = server.accept()
         client.settimeout(PATIENCE)
         with client, contextlib.suppress(OSError):
-            client.sendall(json.dumps(answer(client, asked)).encode() + b"\n")
+            client.sendall(json.dumps(answer(client, requests)).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -359,11 +359,11 @@ class InstanceSpawner(Spawner):
             self.ends = _jobs_page.latest_end(dict(status, ended=None))
 
     async def progress(self):
-        told, percent = "", 10
+        shown, percent = "", 10
         while True:
-            if self.message != told:
-                told, percent = self.message, min(90, percent + 20)
-                yield {"progress": percent, "message": told}
+            if self.message != shown:
+                shown, percent = self.message, min(90, percent + 20)
+                yield {"progress": percent, "message": shown}
             await asyncio.sleep(1)
 
     async def poll(self):

@@ -144,7 +144,7 @@ class Reader:
         self.sums = _metrics.known_sums(_files.read_json(self.kept))
         self.links: list = []
         self.looked = self.last = None
-        self.told = ""
+        self.message = ""
 
     def jobs(self) -> dict[int, int] | None:
         return jobs_of(self.marks) if self.has_jobs else None
@@ -169,9 +169,9 @@ class Reader:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         self.last = None
-        if reason != self.told:
+        if reason != self.message:
             print("trainyard: %s" % reason, file=sys.stderr, flush=True)
-        self.told = reason
+        self.message = reason
 
     def nvlinks(self, answer) -> list:
         """Return the family of NVLinks, which is read now and then."""

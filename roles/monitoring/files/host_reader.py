@@ -71,8 +71,8 @@ def space(path: str, mounts: str) -> tuple[int, int] | None:
     """
     if path not in {mount["path"] for mount in _mountinfo.parse_mountinfo(mounts)}:
         return None
-    said = output(["stat", "--file-system", "--format=%S %b %a", path]) or ""
-    words = said.split()
+    text = output(["stat", "--file-system", "--format=%S %b %a", path]) or ""
+    words = text.split()
     if len(words) != 3 or not all(word.isdigit() for word in words):
         return None
     size, blocks, free = (int(word) for word in words)
@@ -83,9 +83,9 @@ def end_of(path: str) -> float | None:
     """Return when a certificate ends, in seconds since 1970. None if there is none."""
     if not os.path.exists(path):
         return None
-    said = output(["openssl", "x509", "-in", path, "-noout", "-enddate"]) or ""
+    text = output(["openssl", "x509", "-in", path, "-noout", "-enddate"]) or ""
     try:
-        return float(ssl.cert_time_to_seconds(said.strip().partition("notAfter=")[2]))
+        return float(ssl.cert_time_to_seconds(text.strip().partition("notAfter=")[2]))
     except ValueError:
         return None
 

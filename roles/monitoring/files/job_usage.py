@@ -76,8 +76,8 @@ def ask(command: list[str], text: str | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswer("%s: %s" % (command[0], error)) from error
     if done.returncode:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())
-        raise NoAnswer("%s: %s" % (command[0], said[-300:] or "exit code %d" % done.returncode))
+        message = " ".join(done.stderr.decode("utf-8", "replace").split())
+        raise NoAnswer("%s: %s" % (command[0], message[-300:] or "exit code %d" % done.returncode))
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -203,7 +203,7 @@ def warning(job: dict, minutes: int) -> str:
     )
 
 
-def decisions(told: dict, idle: list[dict], running: set[int], now: float) -> tuple:
+def decisions(state: dict, idle: list[dict], running: set[int], now: float) -> tuple:
     """Return jobs to warn, jobs to stop, and what to remember of jobs: when each was warned, and
     when it was stopped.
 
@@ -211,13 +211,13 @@ def decisions(told: dict, idle: list[dict], running: set[int], now: float) -> tu
     :param running: numbers of all running jobs.
     """
     warn, stop, kept = [], [], {}
-    for key, entry in told.items():
+    for key, entry in state.items():
         # A stopped job is known until its use is written.
         if entry.get("stopped") and entry["stopped"] + DAYS * 86400 > now:
             kept[key] = entry
     for job in idle:
         key = str(job["id"])
-        warned = (told.get(key) or {}).get("warned")
+        warned = (state.get(key) or {}).get("warned")
         if warned is None:
             warn.append(job)
             kept[key] = {"warned": now}
@@ -268,9 +268,9 @@ def write_summaries(settings: dict, now: float) -> None:
 
     A job that Slurm refuses to change does not keep the others waiting.
     """
-    told, refused = read_state(), []
+    state, refused = read_state(), []
     for job in without_summary(known_jobs(now - DAYS * 86400, now + 60), now):
-        was_stopped = (told.get(str(job["raw_id"])) or {}).get("stopped")
+        was_stopped = (state.get(str(job["raw_id"])) or {}).get("stopped")
         minutes = settings["idle_minutes"] if was_stopped else 0
         text = _usage.summary_text(job["gpus"], measure(job), minutes)
         try:

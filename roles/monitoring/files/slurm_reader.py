@@ -46,23 +46,23 @@ def ask(command: list[str], seconds: float = SECONDS) -> str | None:
         print("trainyard: %s: %s" % (command[0], error), file=sys.stderr)
         return None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()
-        print("trainyard: %s: %s" % (command[0], said[-300:]), file=sys.stderr)
+        message = done.stderr.decode("utf-8", "replace").strip()
+        print("trainyard: %s: %s" % (command[0], message[-300:]), file=sys.stderr)
         return None
     return done.stdout.decode("utf-8", "replace")
 
 
-def readings(asked=ask) -> tuple[list[_metrics.Family], list[dict] | None]:
+def readings(query=ask) -> tuple[list[_metrics.Family], list[dict] | None]:
     """Return the families of the queue, and its waiting jobs.
 
     If the controller does not answer, only that it does not, and None.
     """
     mark = "t" + os.urandom(8).hex()
-    jobs = asked(_slurm.jobs_command(mark))
-    nodes = asked(_slurm.NODES) if jobs is not None else None
-    usage = asked(_slurm.usage_command("slurm")) if nodes is not None else None
+    jobs = query(_slurm.jobs_command(mark))
+    nodes = query(_slurm.NODES) if jobs is not None else None
+    usage = query(_slurm.usage_command("slurm")) if nodes is not None else None
     # Any error of the database is one of this command, too: sacctmgr asks nobody else.
-    database = asked(["sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster"])
+    database = query(["sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster"])
     up = {"slurmctld": usage is not None, "slurmdbd": database is not None}
     found = [_slurm_metrics.up_family(up)]
     if usage is None:

@@ -26,14 +26,14 @@ LOADED = ("/usr/local", "/usr")
 LOADER = "/etc/ld.so.conf.d/trainyard-nccl.conf"
 
 
-def build(asked, work):
+def build(requested, work):
     """Build, install into a staging folder and return that folder."""
     archive, staging = os.path.join(work, "nccl.tar.gz"), os.path.join(work, "staging")
-    source.fetch(ROLE, asked["url"], asked["checksum"], archive)
+    source.fetch(ROLE, requested["url"], requested["checksum"], archive)
     os.mkdir(os.path.join(work, "source"))
     folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "NCCL")
-    variables = ["CUDA_HOME=" + asked["cuda_home"]]
-    variables += source.gpu_variables(asked["compute_capabilities"])
+    variables = ["CUDA_HOME=" + requested["cuda_home"]]
+    variables += source.gpu_variables(requested["compute_capabilities"])
     # nccl.pc gets the prefix of the build. The second make does not build it again.
     source.run(
         "make",
@@ -41,7 +41,7 @@ def build(asked, work):
         folder,
         "-j%d" % len(os.sched_getaffinity(0)),
         "src.build",
-        "PREFIX=" + asked["prefix"],
+        "PREFIX=" + requested["prefix"],
         *variables,
     )
     source.run("make", "-C", folder, "src.install", "PREFIX=" + staging, *variables)
@@ -49,10 +49,10 @@ def build(asked, work):
     if not os.path.exists(header):
         raise source.StepError("the build produced no include/nccl.h; see the lines above")
     version = source.header_version(header)
-    if version != asked["version"]:
+    if version != requested["version"]:
         raise source.StepError(
             "nccl_url: the archive contains NCCL %s, but nccl_version is %s"
-            % (version, asked["version"])
+            % (version, requested["version"])
         )
     return staging
 
@@ -71,8 +71,8 @@ def listing(staging):
     return sorted(files), folders
 
 
-def install(staging, asked, work, path):
-    prefix = asked["prefix"]
+def install(staging, requested, work, path):
+    prefix = requested["prefix"]
     files, folders = listing(staging)
     targets = {os.path.join(prefix, name): os.path.join(staging, name) for name in files}
     if prefix not in LOADED:
@@ -81,7 +81,7 @@ def install(staging, asked, work, path):
             stream.write(prefix + "/lib\n")
     source.place(
         path,
-        asked,
+        requested,
         targets,
         [os.path.normpath(os.path.join(prefix, name)) for name in [""] + folders],
         "remove it, or set nccl_prefix",
@@ -90,10 +90,10 @@ def install(staging, asked, work, path):
 
 
 def main():
-    path, asked = sys.argv[1], json.loads(os.environ["TRAINYARD_NCCL"])
+    path, command = sys.argv[1], json.loads(os.environ["TRAINYARD_NCCL"])
     work = tempfile.mkdtemp(prefix="trainyard-nccl.", dir="/var/tmp")
     try:
-        install(build(asked, work), asked, work, path)
+        install(build(command, work), command, work, path)
     finally:
         shutil.rmtree(work)
 

@@ -27,14 +27,14 @@ ROLE = "nccl_tests"
 LATER = ("libcuda.so.1",)
 
 
-def get(asked, work):
+def get(requested, work):
     """The folder of the sources."""
-    if asked["source"] == "git":
+    if requested["source"] == "git":
         folder = os.path.join(work, "source")
-        source.clone(ROLE, asked["url"], asked["tag"], asked["commit"], folder)
+        source.clone(ROLE, requested["url"], requested["tag"], requested["commit"], folder)
     else:
         archive = os.path.join(work, "nccl-tests.tar.gz")
-        source.fetch(ROLE, asked["url"], asked["checksum"], archive)
+        source.fetch(ROLE, requested["url"], requested["checksum"], archive)
         os.mkdir(os.path.join(work, "source"))
         folder = source.unpack(ROLE, archive, os.path.join(work, "source"), "nccl-tests")
     if not os.path.isfile(os.path.join(folder, "src", "all_reduce.cu")):
@@ -50,49 +50,55 @@ def get(asked, work):
             for version in re.findall(
                 r'^#define NCCL_TESTS_VERSION "([^"]+)"', stream.read(), re.MULTILINE
             ):
-                if version != asked["tag"].lstrip("v"):
+                if version != requested["tag"].lstrip("v"):
                     raise source.StepError(
                         (
                             "nccl_tests_url: the sources are those of nccl-tests %s, but "
                             "nccl_tests_tag is %s"
                         )
-                        % (version, asked["tag"])
+                        % (version, requested["tag"])
                     )
     return folder
 
 
-def make_variables(asked):
-    variables = ["MPI=1", "MPI_HOME=" + asked["mpi_home"]] if asked["mpi_home"] else ["MPI=0"]
-    variables += ["CUDA_HOME=" + asked["cuda_home"], "NCCL_HOME=" + asked["nccl_home"]]
-    variables += source.gpu_variables(asked["compute_capabilities"])
+def make_variables(requested):
+    variables = (
+        ["MPI=1", "MPI_HOME=" + requested["mpi_home"]] if requested["mpi_home"] else ["MPI=0"]
+    )
+    variables += ["CUDA_HOME=" + requested["cuda_home"], "NCCL_HOME=" + requested["nccl_home"]]
+    variables += source.gpu_variables(requested["compute_capabilities"])
     return variables + [
-        "%s=%s" % (name, value) for name, value in sorted(asked["make_variables"].items())
+        "%s=%s" % (name, value) for name, value in sorted(requested["make_variables"].items())
     ]
 
 
-def run_path(asked):
+def run_path(requested):
     """Library path for the programs: mpirun's ranks on other hosts do not have the LD_LIBRARY_PATH
     of a login shell.
     """
-    folders = [os.path.join(asked["nccl_home"], "lib")] if asked["nccl_home"] != "/usr" else []
+    folders = (
+        [os.path.join(requested["nccl_home"], "lib")] if requested["nccl_home"] != "/usr" else []
+    )
     folders += [
-        os.path.join(asked["mpi_home"], name) for name in ("lib", "lib64") if asked["mpi_home"]
+        os.path.join(requested["mpi_home"], name)
+        for name in ("lib", "lib64")
+        if requested["mpi_home"]
     ]
-    folders.append(os.path.join(asked["cuda_home"], "lib64"))
+    folders.append(os.path.join(requested["cuda_home"], "lib64"))
     return ":".join(folder for folder in folders if os.path.isdir(folder))
 
 
-def build(asked, work):
+def build(requested, work):
     """Build and return the programs."""
-    folder = get(asked, work)
+    folder = get(requested, work)
     # The linker stores LD_RUN_PATH in the programs, because nccl-tests sets no path.
     source.run(
         "make",
         "-C",
         folder,
         "-j%d" % len(os.sched_getaffinity(0)),
-        *make_variables(asked),
-        LD_RUN_PATH=run_path(asked),
+        *make_variables(requested),
+        LD_RUN_PATH=run_path(requested),
     )
     programs = sorted(glob.glob(os.path.join(folder, "build", "*_perf")))
     if os.path.join(folder, "build", "all_reduce_perf") not in programs:
@@ -112,7 +118,7 @@ def nccl_version(path):
     )
 
 
-def prove(program, asked):
+def prove(program, requested):
     """Check the libraries of the program, because it can't measure without a GPU."""
     found = source.libraries(program)
     lost = sorted(name for name, path in found.items() if not path and name not in LATER)
@@ -125,7 +131,7 @@ def prove(program, asked):
             % ", ".join(lost)
         )
     with_mpi = any(name.startswith("libmpi.so") for name in found)
-    if with_mpi != bool(asked["mpi_home"]):
+    if with_mpi != bool(requested["mpi_home"]):
         # Without MPI, mpirun starts independent ranks, and each measures itself.
         raise source.StepError(
             (
@@ -142,24 +148,25 @@ def prove(program, asked):
             )
         )
     version = nccl_version(found["libnccl.so.2"])
-    if version != asked["nccl"]:
+    if version != requested["nccl"]:
         raise source.StepError(
             "all_reduce_perf was built with NCCL %s, but the loader finds %s in %s: remove one "
             "of them, or set "
-            "nccl_tests_nccl_home to its folder" % (asked["nccl"], version, found["libnccl.so.2"])
+            "nccl_tests_nccl_home to its folder"
+            % (requested["nccl"], version, found["libnccl.so.2"])
         )
 
 
 def main():
-    path, asked = sys.argv[1], json.loads(os.environ["TRAINYARD_NCCL_TESTS"])
+    path, command = sys.argv[1], json.loads(os.environ["TRAINYARD_NCCL_TESTS"])
     work = tempfile.mkdtemp(prefix="trainyard-nccl-tests.", dir="/var/tmp")
     try:
-        programs = build(asked, work)
-        prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
-        folder = os.path.join(asked["prefix"], "bin")
+        programs = build(command, work)
+        prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), command)
+        folder = os.path.join(command["prefix"], "bin")
         source.place(
             path,
-            asked,
+            command,
             {os.path.join(folder, os.path.basename(program)): program for program in programs},
             [folder],
             "remove it, or set nccl_tests_prefix",

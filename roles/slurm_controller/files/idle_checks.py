@@ -151,8 +151,8 @@ def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
     """Return for each node why it must not run jobs, C(bad), or why nothing is known, C(not_made),
     and the judged devices. C(ignored) are checks that do not count.
     """
-    told = {name: answer for name, answer in answers.items() if has_ranks(answer)}
-    judged = _burn_in.judge(_burn_in.of_hosts(told), filed, lambda _model: {})
+    with_ranks = {name: answer for name, answer in answers.items() if has_ranks(answer)}
+    judged = _burn_in.judge(_burn_in.of_hosts(with_ranks), filed, lambda _model: {})
     found = {}
     for name, answer in answers.items():
         health = str(answer.get("health") or "") if isinstance(answer, dict) else ""
@@ -161,7 +161,7 @@ def judge(answers: dict, filed: dict, ignored: tuple = ()) -> tuple[dict, list]:
             for check in judged["checks"]
             if check["host"] == name and check["verdict"] == "fail" and check["id"] not in ignored
         ]
-        why = "" if name in told else why_nothing(answer)
+        why = "" if name in with_ranks else why_nothing(answer)
         found[name] = {"bad": "; ".join(bad), "health": health, "not_made": why}
     return found, judged["devices"]
 
@@ -179,8 +179,8 @@ def why_nothing(answer: object) -> str:
     if not isinstance(answer, dict):
         return "the job did not begin, or was preempted"
     run = answer.get("run")
-    said = _burn_in.answer_of(run).get("error") if isinstance(run, dict) else ""
-    return str(answer.get("not_made") or said or "the node gave no answer")
+    error = _burn_in.answer_of(run).get("error") if isinstance(run, dict) else ""
+    return str(answer.get("not_made") or error or "the node gave no answer")
 
 
 def is_held(nodes: dict, more: int) -> bool:

@@ -109,7 +109,7 @@ class Progress(object):
 
     def __init__(self, minutes: int, now: float) -> None:
         self.seconds = minutes * 60
-        self.since, self.told = now, False
+        self.since, self.reported = now, False
         self.counted = now
         self.size = None  # type: typing.Optional[int]
         self.totals = None  # type: typing.Optional[typing.List[typing.Optional[int]]]
@@ -125,9 +125,9 @@ class Progress(object):
         grown = size != self.size and self.size is not None
         self.size = size
         if grown or any(map(_works, watched)) or self._moves(now, watched):
-            self.since, self.told = now, False
-        is_new = now - self.since >= self.seconds and not self.told
-        self.told = self.told or is_new
+            self.since, self.reported = now, False
+        is_new = now - self.since >= self.seconds and not self.reported
+        self.reported = self.reported or is_new
         return is_new
 
     def _moves(self, now: float, watched: Entries) -> bool:
@@ -351,10 +351,10 @@ def _programs(paths: Words) -> Words:
 
 def _programs_inside(paths: Words, inside: Words) -> Words:
     """Return those of the paths that are programs in a container."""
-    asked = 'for path; do test -x "$path" && echo "$path"; done'
+    script = 'for path; do test -x "$path" && echo "$path"; done'
     try:
         done = subprocess.run(
-            [*inside, "sh", "-c", asked, "sh", *paths],
+            [*inside, "sh", "-c", script, "sh", *paths],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -394,7 +394,9 @@ def _dump(process: Entry, proc: str, deadline: float) -> typing.Tuple[str, str]:
 
     The process is not stopped: a dump of one that waits for a disk would not end.
     """
-    said = "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
+    message = (
+        "py-spy is neither on the host nor in the image. Add it to the image: pip install py-spy"
+    )
     for words, number in _spies(process, proc):
         seconds = min(DUMP_SECONDS, deadline - time.time())
         if seconds <= 0:
@@ -409,19 +411,19 @@ def _dump(process: Entry, proc: str, deadline: float) -> typing.Tuple[str, str]:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            said = "py-spy did not end within %d s" % seconds
+            message = "py-spy did not end within %d s" % seconds
             continue
         except OSError as error:
-            said = "py-spy cannot be started: %s" % error.strerror
+            message = "py-spy cannot be started: %s" % error.strerror
             continue
         text = done.stdout.decode("utf-8", "replace")
         if done.returncode == 0 and "Thread " in text:
             return text[:MOST_DUMP], ""
-        said = _of_spy(done.stderr.decode("utf-8", "replace"), proc)
+        message = _of_spy(done.stderr.decode("utf-8", "replace"), proc)
     if not _is_python(process):
-        said = "the program %s is not Python, so py-spy cannot say where it waits"
-        said %= process["program"]
-    return "", said
+        message = "the program %s is not Python, so py-spy cannot say where it waits"
+        message %= process["program"]
+    return "", message
 
 
 def _of_spy(text: str, proc: str) -> str:
@@ -478,21 +480,21 @@ def collect(
 
 
 def ask_ras(address: str, tries: int = 4) -> Entry:
-    """Return the C(text) with which NCCL answers at this address, and C(said), why there is none.
+    """Return the C(text) with which NCCL answers at this address, and C(message), why there is none.
 
     All ranks of a host listen at one address, and the kernel chooses one for each connection, which
     may hang itself.
     """
     host, _colon, port = address.rpartition(":")
-    said = "NCCL does not listen at %s (RAS, since NCCL 2.24)" % address
+    message = "NCCL does not listen at %s (RAS, since NCCL 2.24)" % address
     for _try in range(tries if port.isdigit() else 0):
         try:
             return {"text": _talk((host.strip("[]") or "localhost", int(port))), "said": ""}
         except ConnectionRefusedError:
             break
         except (OSError, ValueError) as error:
-            said = "NCCL's RAS at %s: %s" % (address, error)
-    return {"text": "", "said": said}
+            message = "NCCL's RAS at %s: %s" % (address, error)
+    return {"text": "", "said": message}
 
 
 def _talk(address: typing.Tuple[str, int]) -> str:
@@ -661,12 +663,12 @@ def _behind_most(found: Entry, counts: Counts, most: typing.Dict[str, int]) -> N
     found["behind"] = [each for each in found["behind"] if each["rank"] >= 0]
 
 
-def _of_rank(found: Entry, section: str, operation: str, said: OfRank, counts: Counts) -> None:
+def _of_rank(found: Entry, section: str, operation: str, counted: OfRank, counts: Counts) -> None:
     """Take the line of one rank.
 
-    C(said) has its match, and the number of its operations, None if it is not known.
+    C(counted) has its match, and the number of its operations, None if it is not known.
     """
-    line, count = said
+    line, count = counted
     rank, pid = int(line.group("rank")), int(line.group("pid") or 0) or None
     if section == "INCOMPLETE":
         _missing(found, rank, line.group("host") or "", pid, False)
@@ -814,9 +816,9 @@ def place(entry: Entry) -> Entry:
         detail = "%s, in %s" % (words, caller)
         return {"kind": OWN, "label": "", "detail": detail, "caller": caller}
     kind, label = found or (OWN, own[0][0])
-    told = [caller] + [words] * any(word in words for word in _TOLD_ALWAYS)
-    told += _of_children(entry)
-    return {"kind": kind, "label": label, "detail": ", ".join(told), "caller": caller}
+    details = [caller] + [words] * any(word in words for word in _TOLD_ALWAYS)
+    details += _of_children(entry)
+    return {"kind": kind, "label": label, "detail": ", ".join(details), "caller": caller}
 
 
 def _thread_that_trains(threads: Entries) -> Frames:
@@ -835,16 +837,16 @@ def _of_children(entry: Entry) -> Words:
     many wait for a file.
     """
     found = collections.Counter()  # type: typing.Counter[str]
-    told = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
+    details = [place(child)["detail"] for child in entry.get("children") or [] if child.get("dump")]
     for child in entry.get("children") or []:
         words = kernel_words(child)
         if child.get("state") in "DTZ" and words:
             found[words] += 1
-    told = ["a process of it: " + words for words in told[:1]]
+    details = ["a process of it: " + words for words in details[:1]]
     for words, count in sorted(found.items()):
         name = _verb(count, "process", "processes")
-        told.append("%d %s of it %s" % (count, name, _do(count, words)))
-    return told
+        details.append("%d %s of it %s" % (count, name, _do(count, words)))
+    return details
 
 
 # --- one sentence about all ranks ---
@@ -916,8 +918,8 @@ def _who(ranks: Entries) -> str:
         return ", ".join(_of_group(group) for group in _grouped(behind)[:4])
     if len(groups) > 1:
         parts = [_of_group(group) for group in groups[:-1]]
-        said = ", ".join(parts + [_the_others(groups[-1])])
-        return said + ": they do not call the same operations"
+        text = ", ".join(parts + [_the_others(groups[-1])])
+        return text + ": they do not call the same operations"
     return _at_one_place(waiting)
 
 
@@ -958,31 +960,31 @@ def _of_ras(ranks: Entries, found: Entry) -> Words:
     for each in ranks:
         by_pid.setdefault(each["inner"], []).append(each)
 
-    def name(said: Entry) -> str:
-        same = by_pid.get(said["pid"]) or []
+    def name(entry: Entry) -> str:
+        same = by_pid.get(entry["pid"]) or []
         if len(same) == 1:
             return _some(same)
-        numbered = [each for each in ranks if each["rank"] == said["rank"]]
+        numbered = [each for each in ranks if each["rank"] == entry["rank"]]
         is_all = found["size"] == len(ranks) or not ranks
-        return _some(numbered) if numbered and is_all else "rank %d" % said["rank"]
+        return _some(numbered) if numbered and is_all else "rank %d" % entry["rank"]
 
-    told = []
-    for said in found["missing"][:3]:
-        told.append("NCCL has no answer from %s" % name(said))
-    for said in found["behind"][:3]:
-        told.append(
+    messages = []
+    for entry in found["missing"][:3]:
+        messages.append("NCCL has no answer from %s" % name(entry))
+    for entry in found["behind"][:3]:
+        messages.append(
             "%s has started %d %s operation%s, others %d"
             % (
-                name(said),
-                said["count"],
-                _clean(said["operation"]),
-                _verb(said["count"], "", "s"),
-                said["others"],
+                name(entry),
+                entry["count"],
+                _clean(entry["operation"]),
+                _verb(entry["count"], "", "s"),
+                entry["others"],
             )
         )
     more = len(found["missing"][3:]) + len(found["behind"][3:])
     return (
-        told
+        messages
         + ["%d more in %s" % (more, FILE)] * bool(more)
         + [_clean(each) for each in found["errors"][:2]]
     )
@@ -1011,20 +1013,20 @@ def sentence(answers: Entries) -> str:
     """
     ranks = _with_places(answers)
     silent = [each["host"] for each in answers if each.get("said")]
-    told = [_who(ranks)] if ranks else []
+    messages = [_who(ranks)] if ranks else []
     if not ranks and len(silent) < len(answers):
-        told.append("the job has no process of a rank")
+        messages.append("the job has no process of a rank")
     ras = next((each["ras"] for each in answers if (each.get("ras") or {}).get("text")), None)
     of_nccl = _of_ras(ranks, parse_ras(ras["text"])) if ras else []
     if not of_nccl and _all_at_one_line(ranks):
         of_nccl = ["none is behind, so check the network between the hosts"]
-    told += of_nccl
+    messages += of_nccl
     if silent:
         hosts = ", ".join(map(_clean, silent[:4]))
-        told.append("no answer from host%s %s" % ("" if len(silent) == 1 else "s", hosts))
-    told += _details(ranks)
+        messages.append("no answer from host%s %s" % ("" if len(silent) == 1 else "s", hosts))
+    messages += _details(ranks)
     # Not the name of a program.
-    return ". ".join(told[:1] + [_begin(each) for each in told[1:]])
+    return ". ".join(messages[:1] + [_begin(each) for each in messages[1:]])
 
 
 def _all_at_one_line(ranks: Entries) -> bool:
@@ -1058,9 +1060,9 @@ def _details(ranks: Entries) -> Words:
     return found
 
 
-def report(answers: Entries, said: str) -> str:
+def report(answers: Entries, message: str) -> str:
     """Return the text of hang.txt: the sentence, then all that was collected."""
-    lines = [said, ""]
+    lines = [message, ""]
     for each in answers:
         lines.append("=== host %s" % _clean(each["host"]))
         if each.get("said"):
@@ -1153,23 +1155,23 @@ def answer(folder: str, job: str, worker: int) -> None:
 
 def tell(folder: str, answers: Entries, mode: int = 0o600) -> str:
     """Write hang.txt, and return the sentence."""
-    said = sentence(answers)
+    message = sentence(answers)
     with contextlib.suppress(OSError):
-        _write(os.path.join(folder, FILE), report(answers, said), mode)
-    return said
+        _write(os.path.join(folder, FILE), report(answers, message), mode)
+    return message
 
 
-def warning(minutes: int, said: str, folder: str, is_watched: bool = True) -> str:
+def warning(minutes: int, message: str, folder: str, is_watched: bool = True) -> str:
     """Return what the log and the result of a job say.
 
-    C(said) is the sentence, C(minutes) how long the job has made no progress.
+    C(message) is the sentence, C(minutes) how long the job has made no progress.
 
     C(is_watched) is whether its GPUs and its network were looked at, too. Role verify finds the
     text by its begin and its end.
     """
     watched = ", no work of its GPUs and no bytes on its network" if is_watched else ""
     since = "no output%s for %d minute%s" % (watched, minutes, "" if minutes == 1 else "s")
-    return "%s: %s. See %s/%s" % (since if minutes else "at its end", said, folder, FILE)
+    return "%s: %s. See %s/%s" % (since if minutes else "at its end", message, folder, FILE)
 
 
 def main(job: str, with_ras: bool) -> None:

@@ -160,13 +160,13 @@ class Logs:
 def first_failed(
     rows: list[Entry],
     logs: Logs | dict[int, str],
-    said: dict[int, str] | None = None,
+    messages: dict[int, str] | None = None,
     memory: dict[str, Entry] | None = None,
 ) -> Entry | None:
     """Return the rank that failed first, with its causes and the ranks that failed because of it,
     or None if none failed.
 
-    C(logs) has the log of each rank. C(said) has by rank what the scheduler said about its end, and
+    C(logs) has the log of each rank. C(messages) has by rank what the scheduler said about its end, and
     C(memory) by host the counters of its control group. A rank whose log only has messages about
     other ranks, or a lost connection, is not the first one if a different rank has a cause of its
     own.
@@ -174,7 +174,7 @@ def first_failed(
     failed = _failed(rows)
     if not failed:
         return None
-    each = ((row, _explained(row, logs.get(row["rank"], ""), said, memory)) for row in failed)
+    each = ((row, _explained(row, logs.get(row["rank"], ""), messages, memory)) for row in failed)
     first = next(each)
     if not _failed_itself(first[1]["causes"]):
         first = next((other for other in each if _failed_itself(other[1]["causes"])), first)
@@ -220,13 +220,13 @@ def _has_cause(causes: list[Entry]) -> bool:
 
 
 def _explained(
-    row: Entry, log: object, said: dict[int, str] | None, memory: dict[str, Entry] | None
+    row: Entry, log: object, messages: dict[int, str] | None, memory: dict[str, Entry] | None
 ) -> Entry:
     """Return C(causes) and C(lines) of a rank that failed."""
     library = importlib.import_module("_log_causes")
     log = library.log_of(log) if isinstance(log, str) else log
     answer = library.answer(log)
-    of_scheduler = library.answer(library.log_of((said or {}).get(row["rank"], "")))["causes"]
+    of_scheduler = library.answer(library.log_of((messages or {}).get(row["rank"], "")))["causes"]
     known = {cause["id"] for cause in answer["causes"]}
     causes = [cause for cause in of_scheduler if cause["id"] not in known]
     # That a process has ended is no cause beside one in its log.
@@ -274,8 +274,8 @@ def _with_memory(causes: list[Entry], counters: Entry, library: Any) -> list[Ent
         counters["oom_kills"],
     )
     line = "kernel: oom_kill %d" % counters["oom_kills"]
-    told = library.cause_of("job_out_of_memory", line, cause=cause)
-    return [told] + [each for each in causes if each["id"] not in names]
+    added = library.cause_of("job_out_of_memory", line, cause=cause)
+    return [added] + [each for each in causes if each["id"] not in names]
 
 
 def failure_lines(what: str, failed: Entry | None, fix: str) -> list[str]:

@@ -119,21 +119,21 @@ def interface_card(name: str, sysfs: str = "/sys") -> Card:
     )
 
 
-def rdma_cards(wanted: str, sysfs: str = "/sys") -> typing.List[Card]:
+def rdma_cards(requested: str, sysfs: str = "/sys") -> typing.List[Card]:
     """A card for each active port that NCCL_IB_HCA selects (names with or without a port; = for
     exact names, ^ to exclude).
     """
     cards = []
-    names = [entry.partition(":")[::2] for entry in wanted.lstrip("=^").split(",") if entry]
+    names = [entry.partition(":")[::2] for entry in requested.lstrip("=^").split(",") if entry]
     for port in sorted(glob.glob(os.path.join(sysfs, "class/infiniband/*/ports/*"))):
         name, number = port.split("/")[-3], port.split("/")[-1]
         taken = not names or any(
-            (name == entry or (not wanted.startswith(("=", "^=")) and name.startswith(entry)))
+            (name == entry or (not requested.startswith(("=", "^=")) and name.startswith(entry)))
             and its_port in ("", number)
             for entry, its_port in names
         )
         if read(os.path.join(port, "state")).endswith("ACTIVE") and taken != (
-            wanted.startswith("^") and bool(names)
+            requested.startswith("^") and bool(names)
         ):
             device = os.path.join(sysfs, "class/infiniband", name, "device")
             cards.append(
@@ -439,12 +439,12 @@ def load_of(groups: str, root: str = "/sys/fs/cgroup") -> Load:
 def _watched_cards(with_gpus: bool, sysfs: str) -> typing.List[Card]:
     """Return the cards whose bytes are those of a job."""
     # InfiniBand ports also count socket traffic. RoCE ports count only RDMA.
-    told = [
+    named = [
         card
         for card in rdma_cards(os.environ.get("NCCL_IB_HCA", ""), sysfs)
         if "NCCL_IB_HCA" in os.environ and is_infiniband(card["name"], sysfs)
     ]
-    return (not with_gpus and told) or cards_of(os.environ, with_gpus, sysfs)[0]
+    return (not with_gpus and named) or cards_of(os.environ, with_gpus, sysfs)[0]
 
 
 def _grown(before: Counters, now: Counters) -> typing.List[typing.Optional[int]]:

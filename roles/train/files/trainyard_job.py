@@ -161,17 +161,19 @@ def resolve(spec, cluster):
     known = {host["name"]: host for host in cluster["hosts"]}
     on_fabric = spec["network"].get("addresses", {})
     hosts = []
-    for asked in spec["hosts"]:
-        if asked["name"] not in known:
-            raise JobError("host %s is not in %s: run site.yml first" % (asked["name"], CLUSTER))
-        address = known[asked["name"]]["address"]
+    for requested in spec["hosts"]:
+        if requested["name"] not in known:
+            raise JobError(
+                "host %s is not in %s: run site.yml first" % (requested["name"], CLUSTER)
+            )
+        address = known[requested["name"]]["address"]
         hosts.append(
             {
-                "name": asked["name"],
-                "slots": asked["slots"],
+                "name": requested["name"],
+                "slots": requested["slots"],
                 "address": address,
-                "fabric_address": on_fabric.get(asked["name"]) or address,
-                "network": spec["network"]["environment"].get(asked["name"], {}),
+                "fabric_address": on_fabric.get(requested["name"]) or address,
+                "network": spec["network"]["environment"].get(requested["name"], {}),
             }
         )
     if not any(host["slots"] for host in hosts):
@@ -268,13 +270,15 @@ def launch_description(spec, hosts, index, ports, job_dir, rank_table=""):
     """Return the job for _launchers and trainyard-launch on host number `index`: the ranks of all
     hosts, and where they connect and leave their files.
     """
-    wanted = spec.get("mindspore", {})
+    mindspore = spec.get("mindspore", {})
     devices = [
         int(number)
         for number in str(spec["environment"].get(NPUS) or "").split(",")
         if number.isdigit()
     ]
-    folder = os.path.join(wanted["folder"], spec["job_id"]) if wanted.get("folder") else job_dir
+    folder = (
+        os.path.join(mindspore["folder"], spec["job_id"]) if mindspore.get("folder") else job_dir
+    )
     return {
         "job": spec["job_id"],
         "step": "0",
@@ -296,7 +300,7 @@ def launch_description(spec, hosts, index, ports, job_dir, rank_table=""):
         "seconds": spec["start_timeout"],
         "folder": folder,
         "records": job_dir,
-        "start": wanted.get("start", "auto"),
+        "start": mindspore.get("start", "auto"),
         "rank_table": rank_table,
         "program": os.path.join(job_dir, LAUNCH_FILE),
         "description": os.path.join(job_dir, "launch.%d.json" % index),
@@ -323,8 +327,8 @@ def one_program(sources: list, call: str) -> str:
             "sys.modules[%r] = module = types.ModuleType(%r)" % (name, name),
             "exec(compile(%r, %r, 'exec'), module.__dict__)" % (text, name),
         ]
-    said = "    sys.stderr.write('%r\\n' % error)"
-    lines += ["try:", "    module." + call, "except Exception as error:", said]
+    message = "    sys.stderr.write('%r\\n' % error)"
+    lines += ["try:", "    module." + call, "except Exception as error:", message]
     # Ends the process even if a call of nvidia-smi hangs.
     return "\n".join(lines + ["finally:", "    os._exit(0)", ""])
 
@@ -344,14 +348,14 @@ def watch_command(spec, host, size):
 
     It has the job's ID in its environment, as the ranks have, so the sweep also ends it.
     """
-    told = {
+    variables = {
         name: value
         for name, value in dict(host["network"], **spec["environment"]).items()
         if name.startswith(("NCCL_", "GLOO_"))
     }
     words = (
         ["env"]
-        + _launchers.assignments(dict(told, TRAINYARD_JOB_ID=spec["job_id"]))
+        + _launchers.assignments(dict(variables, TRAINYARD_JOB_ID=spec["job_id"]))
         + ["python3", "-c", WATCH_START, str(size)]
     )
     return SSH + [host["address"], " ".join(shlex.quote(word) for word in words)]
@@ -361,7 +365,7 @@ def nccl_log(spec, job_dir):
     """Return the variables that make NCCL log its connections into the job's folder, or nothing if
     the user configured NCCL's log.
     """
-    if not any(wanted["count"] for wanted in spec.get("watch", {}).values()) or any(
+    if not any(requested["count"] for requested in spec.get("watch", {}).values()) or any(
         name.startswith("NCCL_DEBUG") for name in spec["environment"]
     ):
         return {}
@@ -379,10 +383,10 @@ def watched(spec, seen):
     """
     gpus, fabric, warnings = {}, {}, []
     for host in sorted(spec.get("watch", {})):
-        wanted = spec["watch"][host]
+        requested = spec["watch"][host]
         found = seen.get(host, {"said": "the job's runner ended before the watcher reported"})
         gpus[host], fabric[host], idle = _job_result.seen(
-            host, wanted["count"], wanted["devices"], found
+            host, requested["count"], requested["devices"], found
         )
         warnings += idle
         if "said" in found:
@@ -393,7 +397,7 @@ def watched(spec, seen):
                 "host %s: it is not known whether the job used the GPUs that it requested (%d): %s"
                 % (
                     host,
-                    wanted["count"],
+                    requested["count"],
                     found.get("error") or "nvidia-smi reported the utilization of %d" % len(known),
                 )
             )
@@ -565,7 +569,7 @@ class Watcher(threading.Thread):
         # The local end of the connection also ends with the job.
         self.environment = dict(os.environ, TRAINYARD_JOB_ID=spec["job_id"])
         self.process = None
-        self.last, self.said = None, "it did not answer"
+        self.last, self.message = None, "it did not answer"
 
     def run(self):
         try:
@@ -581,7 +585,7 @@ class Watcher(threading.Thread):
                 self.process.stdin.flush()
             except BrokenPipeError:
                 # The process ended before it read its input. Its output has the reason.
-                self.said = "it ended at once"
+                self.message = "it ended at once"
             for line in self.process.stdout:
                 try:
                     found = json.loads(line.decode(errors="replace"))
@@ -590,10 +594,10 @@ class Watcher(threading.Thread):
                 if isinstance(found, dict):
                     self.last = found
                 elif line.strip():
-                    self.said = line.decode(errors="replace").strip()
+                    self.message = line.decode(errors="replace").strip()
         except (OSError, ValueError) as error:
             # Closed at the job's end, or never started.
-            self.said = str(error)
+            self.message = str(error)
 
     def ask_to_end(self):
         try:
@@ -607,7 +611,7 @@ class Watcher(threading.Thread):
         self.join(max(0, deadline - time.monotonic()))
         if self.process and self.process.poll() is None:
             self.process.kill()
-        return self.last or {"said": self.said}
+        return self.last or {"said": self.message}
 
 
 def where_it_waits(spec: dict, host: dict, program: bytes) -> dict:
@@ -626,13 +630,13 @@ def where_it_waits(spec: dict, host: dict, program: bytes) -> dict:
         found = json.loads(done.stdout.decode(errors="replace"))
         return dict(found, host=host["name"])
     except subprocess.TimeoutExpired:
-        said = "it did not answer within %d s" % HANG_SECONDS
+        message = "it did not answer within %d s" % HANG_SECONDS
     except OSError as error:
-        said = str(error)
+        message = str(error)
     except (ValueError, TypeError):
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = lines[-1] if lines else "it ended with exit code %d" % done.returncode
-    return {"host": host["name"], "said": said}
+        message = lines[-1] if lines else "it ended with exit code %d" % done.returncode
+    return {"host": host["name"], "said": message}
 
 
 class Output:
@@ -707,8 +711,8 @@ class Allocation:
     def release(self):
         """Give the hosts back, or leave the queue."""
         # A line lets the command end at once. It may have ended already.
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as told:
-            told.write(b"\n")
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as stream:
+            stream.write(b"\n")
         if not self.granted.is_set():
             self.process.terminate()
         # While slurmctld does not answer, salloc tries again. Killed, it would leave the hosts
@@ -800,23 +804,23 @@ class Job(object):
         """Return the rendezvous port of torchrun: the requested one, or a free one, which differs
         for parallel jobs.
         """
-        asked = int(self.spec.get("master_port") or 0)
+        requested = int(self.spec.get("master_port") or 0)
         on_head = self.hosts[0]["name"] == self.cluster["head"]
-        if asked and not on_head:
-            return asked
+        if requested and not on_head:
+            return requested
         address = master_address(self.spec, self.hosts) if on_head else ""
         with socket.socket() as probe:
             # Like torchrun: a closing connection of the last job does not occupy the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((address, asked))
+                probe.bind((address, requested))
             except OSError as error:
                 raise JobError(
                     (
                         "train_master_port: '%d' cannot be used at %s on host %s: %s. Set another "
                         "port, or 0 for a free port"
                     )
-                    % (asked, address, self.hosts[0]["name"], error)
+                    % (requested, address, self.hosts[0]["name"], error)
                 ) from error
             return probe.getsockname()[1]
 
@@ -834,16 +838,16 @@ class Job(object):
                 timeout=VERSION_SECONDS,
                 check=False,
             )
-            said = done.stdout.decode(errors="replace").strip()
+            output = done.stdout.decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
-            said = ""
-        version = _launchers.open_mpi_version(said)
+            output = ""
+        version = _launchers.open_mpi_version(output)
         if not version:
             raise JobError(
                 "train_launcher: 'mpirun' needs Open MPI in the training image, but mpirun in "
                 "container %s on host %s answers: %s. "
                 "Add mpirun to training_image_tools and run site.yml, or set another launcher"
-                % (name, self.cluster["head"], (said.splitlines() or ["nothing"])[0])
+                % (name, self.cluster["head"], (output.splitlines() or ["nothing"])[0])
             )
         self.versions["openmpi"] = version
 
@@ -1009,8 +1013,8 @@ class Job(object):
                 call = "main(%r, %r)" % (job_id, index < _job_hang.RAS_HOSTS)
                 program = one_program(sources, call).encode()
                 answers.append(pool.submit(where_it_waits, self.spec, host, program))
-        said = _job_hang.tell(self.job_dir, [each.result() for each in answers], 0o644)
-        self.hang = _job_hang.warning(minutes, said, self.job_dir, bool(self.watchers))
+        message = _job_hang.tell(self.job_dir, [each.result() for each in answers], 0o644)
+        self.hang = _job_hang.warning(minutes, message, self.job_dir, bool(self.watchers))
         say(self.hang)
 
     def start_watching(self):
@@ -1020,10 +1024,12 @@ class Job(object):
             say("the job is not watched: %s" % error)
             return
         for host in self.hosts:
-            wanted = self.spec.get("watch", {}).get(host["name"])
-            if wanted:
+            requested = self.spec.get("watch", {}).get(host["name"])
+            if requested:
                 self.watchers.append(
-                    Watcher(self.spec, host, watch_program(sources, bool(wanted["count"])).encode())
+                    Watcher(
+                        self.spec, host, watch_program(sources, bool(requested["count"])).encode()
+                    )
                 )
                 self.watchers[-1].start()
 

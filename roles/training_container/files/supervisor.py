@@ -86,9 +86,9 @@ def without(token, line):
 
 def is_marked(environment, name):
     """Return whether an environment is that of a service, or of any one if there is no name."""
-    wanted = ("%s=%s" % (MARK, name)).encode()
+    expected = ("%s=%s" % (MARK, name)).encode()
     return any(
-        entry == wanted or not name and entry.startswith(wanted)
+        entry == expected or not name and entry.startswith(expected)
         for entry in environment.split(b"\0")
     )
 
@@ -309,7 +309,7 @@ class Service:
 
 class Supervisor:
     def __init__(self, run):
-        self.run, self.services, self.wanted, self.told, self.ending = run, {}, {}, None, False
+        self.run, self.services, self.requested, self.status, self.ending = run, {}, {}, None, False
         # What was read last, and the last one that could be used.
         self.text, self.used = None, b""
 
@@ -319,7 +319,7 @@ class Supervisor:
             return
         self.text = text
         try:
-            self.wanted = (
+            self.requested = (
                 {entry["name"]: entry for entry in json.loads(text.decode("utf-8"))["services"]}
                 if text
                 else {}
@@ -330,32 +330,32 @@ class Supervisor:
 
     def arrange(self):
         """Stop the services that are no longer wanted as they are, and add the others."""
-        for entry in self.wanted.values():
+        for entry in self.requested.values():
             entry["stamps"] = [
                 stamp(entry[key]) for key in ("token_file", "certificate", "key") if entry[key]
             ]
         for name in sorted(self.services):
-            if self.services[name].entry != self.wanted.get(name):
+            if self.services[name].entry != self.requested.get(name):
                 self.services.pop(name).stop()
                 say(name, b"stopped")
-        for name in sorted(set(self.wanted) - set(self.services)):
-            self.services[name] = Service(dict(self.wanted[name]), self.run)
+        for name in sorted(set(self.requested) - set(self.services)):
+            self.services[name] = Service(dict(self.requested[name]), self.run)
 
     def tell(self):
-        told = {
+        status = {
             "config": hashlib.sha256(self.used).hexdigest(),
             "services": {
                 name: {"state": service.state, "why": service.why}
                 for name, service in self.services.items()
             },
         }
-        if told != self.told:
+        if status != self.status:
             # A full disk must not end the services.
             with contextlib.suppress(OSError):
                 services.write_private(
-                    self.run + "/status.json", json.dumps(told, indent=2, sort_keys=True) + "\n"
+                    self.run + "/status.json", json.dumps(status, indent=2, sort_keys=True) + "\n"
                 )
-                self.told = told
+                self.status = status
 
     def end(self, _number, _frame):
         self.ending = True

@@ -80,7 +80,7 @@ def main():
     with open(ARGUMENTS, encoding="utf-8") as stream:
         arguments = json.load(stream)
     steps.use_site()
-    asked = completed(arguments)
+    requested = completed(arguments)
     missing = [
         package
         for command, package in (("c++", "g++"), ("make", "make"))
@@ -91,8 +91,8 @@ def main():
             call("install", *missing)
     work = tempfile.mkdtemp(prefix="trainyard-nccl-tests-")
     try:
-        programs = tests.build(asked, work)
-        tests.prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), asked)
+        programs = tests.build(requested, work)
+        tests.prove(os.path.join(os.path.dirname(programs[0]), "all_reduce_perf"), requested)
         # The first folder of the image's PATH, because nccl-tests of the base may be built with
         # another NCCL.
         folder = os.path.join(steps.LIBRARY, "bin")

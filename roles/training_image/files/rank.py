@@ -219,8 +219,8 @@ def main() -> None:
                 preexec_fn=in_own_group,
             )
         except OSError as error:
-            code, said = not_started(command, error)
-            line = ("trainyard: line 1: %s\n" % said).encode("utf-8", "replace")
+            code, message = not_started(command, error)
+            line = ("trainyard: line 1: %s\n" % message).encode("utf-8", "replace")
             log.write(line)
             sys.stdout.buffer.write(prefix + line)
         else:

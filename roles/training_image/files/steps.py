@@ -425,22 +425,22 @@ def step_apt(arguments):
     """Install the packages of missing commands, and the requested packages."""
     if shutil.which("apt-get") and arguments.get("vendor"):
         remove_retired(arguments["vendor"])
-    wanted = [
+    requested = [
         package
         for command, packages in sorted(arguments["commands"].items())
         if not shutil.which(command)
         for package in packages
     ]
-    wanted += [package for package in arguments["packages"] if not installed(package)]
+    requested += [package for package in arguments["packages"] if not installed(package)]
     if subprocess.call(
         [sys.executable, "-m", "pip", "--version"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ):
-        wanted.append("python3-pip")
-    if wanted:
+        requested.append("python3-pip")
+    if requested:
         with apt() as call:
-            call("install", *wanted)
+            call("install", *requested)
     else:
         print("The base already has all requested packages.")
     # They would be the same on every host. sshd uses each host's own keys in /etc/trainyard/ssh.
@@ -601,8 +601,8 @@ def numbers(version):
 def fits(version, specification):
     """Return whether a version is in a range such as ">=2.1,<2.13"."""
     for clause in specification.split(","):
-        relation, wanted = re.match(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*$", clause).groups()
-        left, right = numbers(version), numbers(wanted)
+        relation, bound = re.match(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*$", clause).groups()
+        left, right = numbers(version), numbers(bound)
         length = max(len(left), len(right))
         left, right = left + [0] * (length - len(left)), right + [0] * (length - len(right))
         if not {
@@ -659,7 +659,7 @@ def distribution_on_path(name):
     """Return the version of a Python distribution from its metadata in the folders of sys.path, or
     None.
     """
-    wanted = re.sub(r"[-_.]+", "-", name).lower()
+    requested = re.sub(r"[-_.]+", "-", name).lower()
     for folder in sys.path:
         for path in glob.glob(os.path.join(glob.escape(folder or "."), "*.dist-info")) + glob.glob(
             os.path.join(glob.escape(folder or "."), "*.egg-info")
@@ -668,7 +668,7 @@ def distribution_on_path(name):
                 re.sub(
                     r"[-_.]+", "-", os.path.basename(path).rpartition(".")[0].partition("-")[0]
                 ).lower()
-                != wanted
+                != requested
             ):
                 continue
             for text in (os.path.join(path, "METADATA"), os.path.join(path, "PKG-INFO"), path):

@@ -95,10 +95,10 @@ def facts(with_gpus):
     devices, and whether its GPUs have P2P.
     """
     cards, interface = cards_of(os.environ, with_gpus)
-    told = {"cards": cards, "gpus": [], "interface": interface}
+    found = {"cards": cards, "gpus": [], "interface": interface}
     if not with_gpus:
-        return told
-    told["gpus"] = _bandwidth.gpus(
+        return found
+    found["gpus"] = _bandwidth.gpus(
         output("nvidia-smi", "nvlink", "--status"),
         output(
             "nvidia-smi",
@@ -106,9 +106,9 @@ def facts(with_gpus):
             "--format=csv,noheader",
         ),
     )
-    told["nics"] = rdma_models()
-    told["p2p"] = _bandwidth.peer_to_peer(output("nvidia-smi", "topo", "-p2p", "r"))
-    return told
+    found["nics"] = rdma_models()
+    found["p2p"] = _bandwidth.peer_to_peer(output("nvidia-smi", "topo", "-p2p", "r"))
+    return found
 
 
 def rails(cards, interfaces, sysfs="/sys"):
@@ -164,10 +164,10 @@ def in_process(task, changes):
         universal_newlines=True,
     )
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    told = [line[len(ROWS) :] for line in lines if line.startswith(ROWS)]
-    if done.returncode or not told:
+    results = [line[len(ROWS) :] for line in lines if line.startswith(ROWS)]
+    if done.returncode or not results:
         raise RuntimeError((lines or ["it ended with exit code %d" % done.returncode])[-1])
-    return json.loads(told[-1])
+    return json.loads(results[-1])
 
 
 def measure_task(task):
@@ -224,7 +224,7 @@ def nccl_log():
     return log
 
 
-def said(log, since_byte):
+def lines_since(log, since_byte):
     """Return the lines of NCCL's log from this position on."""
     with open(log.name, encoding="utf-8", errors="replace") as stream:
         stream.seek(since_byte)
@@ -237,7 +237,11 @@ def connections(log, since_byte):
     Empty without a log.
     """
     return sorted(
-        {line[line.index(" via ") :].rstrip() for line in said(log, since_byte) if " via " in line}
+        {
+            line[line.index(" via ") :].rstrip()
+            for line in lines_since(log, since_byte)
+            if " via " in line
+        }
         if log
         else []
     )[:CONNECTIONS]
@@ -247,7 +251,7 @@ def remarked(log, since_byte):
     """Return the lines of NCCL's log from this position on that report a fault of a port or a
     detour of the data, each once.
     """
-    lines = said(log, since_byte) if log else []
+    lines = lines_since(log, since_byte) if log else []
     return sorted(
         {line.strip()[:1000] for line in lines if any(word in line for word in REMARKED)}
     )[:REMARKS]
@@ -531,7 +535,9 @@ class Rank(object):
             if self.log:
                 print(
                     "\n".join(
-                        [line for line in said(self.log, logged) if "NCCL WARN" in line][-10:]
+                        [line for line in lines_since(self.log, logged) if "NCCL WARN" in line][
+                            -10:
+                        ]
                     ),
                     flush=True,
                 )
@@ -627,19 +633,19 @@ class Conductor(Rank):
         # Measurements over one card of each host.
         self.by_rail = []
 
-    def ask(self, wanted, watch=False, rail=None):
+    def ask(self, requested, watch=False, rail=None):
         """Measure groups in parallel: {name: (ranks, sizes)} to {name: answer}.
 
         A watched measurement has one size, one over a rail only its card.
         """
         more = {"rail": rail} if rail else {}
         groups = [
-            dict(more, ranks=ranks, sizes=sizes, watch=watch) for ranks, sizes in wanted.values()
+            dict(more, ranks=ranks, sizes=sizes, watch=watch) for ranks, sizes in requested.values()
         ]
         self.put("step/%d" % self.number, groups)
         self.take_part(self.number)
         found = {}
-        for name, (ranks, _sizes) in wanted.items():
+        for name, (ranks, _sizes) in requested.items():
             # Wait for all of them, because a working rank cannot take part in the next step.
             answers = [self.get("answer/%d/%d" % (self.number, rank)) for rank in ranks]
             for rank, answer in zip(ranks, answers):
@@ -701,11 +707,11 @@ class Conductor(Rank):
                 self.wrong.append(group)
             # Groups with wrong sums are treated like slow groups.
             found[group] = None if run["errors"] or wrong else busbw
-            told = answer["error"] or "%.3f GB/s%s" % (
+            message = answer["error"] or "%.3f GB/s%s" % (
                 busbw or 0,
                 ", %d wrong values" % wrong if wrong else "",
             )
-            print("%-40s %s" % (name, told), flush=True)
+            print("%-40s %s" % (name, message), flush=True)
         self.write({"blame": [], "suspect": [], "note": _bandwidth.BROKE_OFF, "rounds": 0})
         return found
 
@@ -857,8 +863,8 @@ class Conductor(Rank):
     def measure_on(self, rail, pairs, sizes):
         """Measure pairs of hosts in parallel over one card of each."""
         names = {pair: "rail:%s:%s" % (rail["name"], ",".join(pair)) for pair in pairs}
-        wanted = {names[pair]: (self.ranks(pair), sizes) for pair in pairs}
-        answers = self.ask(wanted, rail=rail)
+        requested = {names[pair]: (self.ranks(pair), sizes) for pair in pairs}
+        answers = self.ask(requested, rail=rail)
         for pair in pairs:
             answer = answers[names[pair]]
             busbw = _bandwidth.judged_busbw(answer["rows"])
@@ -871,8 +877,8 @@ class Conductor(Rank):
                     "error": answer["error"],
                 }
             )
-            told = answer["error"] or "%.3f GB/s" % (busbw or 0)
-            print("%-40s %s" % (names[pair], told), flush=True)
+            message = answer["error"] or "%.3f GB/s" % (busbw or 0)
+            print("%-40s %s" % (names[pair], message), flush=True)
 
     def in_order(self, group):
         return tuple(sorted(group, key=self.hosts.index))
@@ -945,11 +951,11 @@ def main():
     agent = (Conductor if os.environ["RANK"] == "0" else Rank)(plan)
     host = next(name for name, ranks in agent.ranks_of.items() if agent.rank in ranks)
     if agent.ranks_of[host][0] == agent.rank:
-        told = facts(agent.backend == "nccl")
-        agent.cards, agent.lost = told["cards"], losses(told["cards"])
+        found = facts(agent.backend == "nccl")
+        agent.cards, agent.lost = found["cards"], losses(found["cards"])
         if plan.get("pairs"):
-            told["rails"] = rails(told["cards"], os.environ.get("NCCL_SOCKET_IFNAME", ""))
-        agent.put("facts/%s" % host, told)
+            found["rails"] = rails(found["cards"], os.environ.get("NCCL_SOCKET_IFNAME", ""))
+        agent.put("facts/%s" % host, found)
     if agent.rank:
         agent.follow()
         return

@@ -267,14 +267,14 @@ class Job(object):
         lengths = [int(length) for length in self.binding.values(lengths)]
         place, length = sum(lengths[: self.rank]), sum(lengths)
         mine = [0.0] * place + [float(byte) for byte in text] + [0.0] * (length - place - len(text))
-        told = bytes(
+        data = bytes(
             int(byte)
             for byte in self.binding.values(
                 self.sum(self.binding.array(mine), self.everybody, "text.%d" % length)
             )
         )
         ends = [sum(lengths[: rank + 1]) for rank in self.everybody]
-        return [json.loads(told[end - one : end].decode()) for one, end in zip(lengths, ends)]
+        return [json.loads(data[end - one : end].decode()) for one, end in zip(lengths, ends)]
 
     def tell(self, value, root):
         """Return the value of rank `root` on all ranks."""
@@ -400,8 +400,8 @@ def main():
     job.start()
     # The facts of the host, from the first of its ranks.
     mine = all_reduce.facts(binding.gpu) if job.rank in job.first_of.values() else None
-    told = job.gather(mine)
-    facts = {host: told[first] for host, first in job.first_of.items()}
+    gathered = job.gather(mine)
+    facts = {host: gathered[first] for host, first in job.first_of.items()}
     before = losses(mine["cards"]) if mine else None
     measured = job.measure()
     lost = job.gather(_bandwidth.grown(before, losses(mine["cards"])) if mine else None)

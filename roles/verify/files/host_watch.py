@@ -107,7 +107,7 @@ class Run(object):
     def __init__(self, minutes, folder, worker, hosts):
         self.minutes, self.folder, self.worker, self.hosts = minutes, folder, worker, hosts
         self.job = os.path.basename(folder)
-        self.ended, self.said = threading.Event(), ""
+        self.ended, self.message = threading.Event(), ""
 
     def clean(self):
         """Remove what an earlier run has left."""
@@ -153,8 +153,8 @@ class Run(object):
                 "" if idle == 1 else "s",
             )
         answers = _job_hang.ask(self.folder, self.hosts, left - min(left / 2, ANSWER_SECONDS))
-        said = _job_hang.tell(self.folder, answers)
-        self.said = "%s: %s. See %s/%s" % (since, said, self.folder, _job_hang.FILE)
+        message = _job_hang.tell(self.folder, answers)
+        self.message = "%s: %s. See %s/%s" % (since, message, self.folder, _job_hang.FILE)
 
 
 def seen(cards):
@@ -203,18 +203,18 @@ def look(seconds, run=None):
         return
     # The address is free again, so that another watcher can start.
     with connection:
-        said = WAITED + run.said if run and run.said else ""
-        connection.sendall(("".join(lines) + said).encode())
+        text = WAITED + run.message if run and run.message else ""
+        connection.sendall(("".join(lines) + text).encode())
 
 
 def begin(seconds, *arguments):
     # Ends the watcher of an aborted run.
     answer()
-    told = all_reduce.facts(True)
+    found = all_reduce.facts(True)
     run = run_of(arguments)
     if run and run.worker == 0:
         run.clean()
-        told["ras_port"] = free_port()
+        found["ras_port"] = free_port()
     subprocess.Popen(
         [sys.executable, "-B", os.path.abspath(__file__), "look", seconds] + list(arguments),
         stdin=subprocess.DEVNULL,
@@ -225,8 +225,8 @@ def begin(seconds, *arguments):
     wait_for_watcher()
     # Data sent before is little compared with the run, so there is no need to wait for slow
     # counters.
-    cards = told["cards"]
-    return dict(told, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
+    cards = found["cards"]
+    return dict(found, counters=counters(cards), by_card=card_counters(cards), lost=losses(cards))
 
 
 def wait_for_watcher():
@@ -248,16 +248,16 @@ def free_port():
 
 def end():
     cards, _interface = all_reduce.cards_of(os.environ, True)
-    told = {"cards": cards, "counters": all_reduce.settled(cards), "peaks": []}
-    told["by_card"], told["lost"] = card_counters(cards), losses(cards)
-    used, _mark, said = answer().partition(WAITED)
-    if said:
-        told["waited"] = said
+    found = {"cards": cards, "counters": all_reduce.settled(cards), "peaks": []}
+    found["by_card"], found["lost"] = card_counters(cards), losses(cards)
+    used, _mark, message = answer().partition(WAITED)
+    if message:
+        found["waited"] = message
     try:
-        told["peaks"] = _bandwidth.peaks(used)
+        found["peaks"] = _bandwidth.peaks(used)
     except _bandwidth.ParseError as error:
         print("nvidia-smi: %s" % error, file=sys.stderr)
-    return told
+    return found
 
 
 def main():

@@ -165,13 +165,13 @@ def get_memory(mib):
     return int(word) if word.isdigit() else word
 
 
-def plain(asked, environment):
+def plain(requested, environment):
     """Print what a task without GPUs can do.
 
     In two lines, as Slurm may end the whole task because of the second.
     """
     missing, problems = [], []
-    for folder in asked["job_folders"]:
+    for folder in requested["job_folders"]:
         is_missing, problem = folder_problem(folder, environment.get("SLURM_JOB_ID", ""))
         missing += [folder] if is_missing else []
         problems += [problem] if problem else []
@@ -179,7 +179,7 @@ def plain(asked, environment):
         MARK
         + json.dumps(
             {
-                "devices": opened_devices(asked["all_devices"]),
+                "devices": opened_devices(requested["all_devices"]),
                 "missing": missing,
                 "folders": problems,
             }
@@ -217,13 +217,13 @@ def share_problem(folder, token, name):
     return "" if owner == os.getuid() else "a new file in %s belongs to user %d" % (parent, owner)
 
 
-def task(asked, environment):
+def task(requested, environment):
     """Return what this process sees."""
     # trainyard-run sets the second one in containers with NPUs.
     visible = environment.get("CUDA_VISIBLE_DEVICES") or environment.get(
         "ASCEND_RT_VISIBLE_DEVICES"
     )
-    prefix, seen = seen_devices(asked["all_devices"])
+    prefix, seen = seen_devices(requested["all_devices"])
     return {
         "node": environment.get("SLURMD_NODENAME", ""),
         "uid": os.getuid(),
@@ -235,8 +235,8 @@ def task(asked, environment):
         "device": prefix,
         "devices": seen,
         "driver": os.path.exists("/proc/driver/nvidia/version"),
-        "share": share_problem(asked["folder"], asked["token"], asked["node"])
-        if asked["folder"]
+        "share": share_problem(requested["folder"], requested["token"], requested["node"])
+        if requested["folder"]
         else "",
     }
 
@@ -289,19 +289,19 @@ def output_of(options, command, environment, seconds):
     return output.decode("utf-8", "replace"), child.returncode
 
 
-def run(asked, program, environment):
+def run(requested, program, environment):
     """Start the task, and return its result."""
-    command = (["trainyard-run", asked["image"], "--"] if asked["image"] else []) + [
+    command = (["trainyard-run", requested["image"], "--"] if requested["image"] else []) + [
         "python3",
         "-B",
         "-c",
         program,
     ]
-    output, code = output_of([], command, dict(environment, **{INSIDE: "1"}), asked["seconds"])
+    output, code = output_of([], command, dict(environment, **{INSIDE: "1"}), requested["seconds"])
     return {"failed": output} if code is None else result_of(output, code)
 
 
-def run_plain(asked, program, environment):
+def run_plain(requested, program, environment):
     """Start the task without GPUs, and return its result, with the error of an open of each device
     in this process, which has the GPUs of the job.
     """
@@ -310,7 +310,7 @@ def run_plain(asked, program, environment):
         options,
         ["python3", "-B", "-c", program],
         dict(environment, **{INSIDE: "plain"}),
-        asked["seconds"],
+        requested["seconds"],
     )
     if code is None:
         return {"failed": output}
@@ -318,7 +318,7 @@ def run_plain(asked, program, environment):
     if not lines:
         return result_of(output, code)
     result = dict(
-        lines[0], memory="", here=sorted(set(opened_devices(asked["all_devices"]).values()))
+        lines[0], memory="", here=sorted(set(opened_devices(requested["all_devices"]).values()))
     )
     if len(lines) > 1:
         result["memory"] = lines[1]["memory"]
@@ -335,18 +335,18 @@ def comment_of(result):
 
 
 def main(environment):
-    asked = json.loads(environment[ASKED])
+    command = json.loads(environment[ASKED])
     if environment.get(INSIDE) == "plain":
-        plain(asked, environment)
+        plain(command, environment)
         return 0
     if environment.get(INSIDE):
-        print(MARK + json.dumps(task(asked, environment)))
+        print(MARK + json.dumps(task(command, environment)))
         return 0
-    result = run(asked, environment[PROGRAM], environment)
+    result = run(command, environment[PROGRAM], environment)
     # The container has no such file.
     listed = listed_devices()
     result.update({"positions": listed} if listed is not None else {})
-    result["plain"] = run_plain(asked, environment[PROGRAM], environment)
+    result["plain"] = run_plain(command, environment[PROGRAM], environment)
     return subprocess.call(
         [
             "scontrol",

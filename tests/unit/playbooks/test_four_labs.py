@@ -138,7 +138,7 @@ def test_storage_and_networks(lab):
         facts = {"cluster_members": members, "cluster_host": told["hosts"][name]}
         storage = lab.value(name, "__shared_storage_plan", **facts)
         mounts = lab.value(
-            name, "__nfs_client_asked_for", nfs_client_mounts=storage["mounts"], **facts
+            name, "__nfs_client_requested", nfs_client_mounts=storage["mounts"], **facts
         )
         # The NAS serves the H100 lab, and the first host the others. A folder of one server needs
         # no mount.

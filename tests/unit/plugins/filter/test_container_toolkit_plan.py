@@ -429,7 +429,7 @@ def test_the_role_s_variables_reach_the_plan():
         "container_toolkit_cdi": "no",
         "cluster_stack": host(),
         "__container_toolkit_engine": engine(),
-        "__container_toolkit_said": {"skipped": True},
+        "__container_toolkit_output": {"skipped": True},
     }
     told = evaluated("{{ __container_toolkit_plan }}", **request, **given)
     assert told == plan(keep_gpus=False, cdi=False)

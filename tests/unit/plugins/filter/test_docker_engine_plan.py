@@ -853,7 +853,7 @@ def test_the_role_s_files():
 
 
 def test_packages_that_are_read():
-    assert evaluated("__docker_engine_asked_packages") == [
+    assert evaluated("__docker_engine_requested_packages") == [
         "docker.io",
         "containerd",
         "docker-compose",

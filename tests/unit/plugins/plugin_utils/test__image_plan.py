@@ -408,7 +408,7 @@ def test_the_role_compares_the_images_of_its_hosts(changed, behind):
         "cluster_head": "server-a",
         "__training_image_head": image(),
         "hostvars": {
-            host: {"__training_image_asked": {"images": [found]}} for host, found in images.items()
+            host: {"__training_image_answer": {"images": [found]}} for host, found in images.items()
         },
     }
     assert (

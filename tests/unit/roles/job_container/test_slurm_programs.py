@@ -930,7 +930,7 @@ def test_what_is_said_of_a_stranger(tmp_path):
     proc.add(41, "/dev/nvidia3", group=DOCKER)
     name = pwd.getpwuid(os.getuid()).pw_name
     # No name of a person in the tables of Slurm.
-    assert users.told({41: 3}, str(tmp_path / "proc")) == (
+    assert users.message({41: 3}, str(tmp_path / "proc")) == (
         "GPU 3 is used by process 41 (python3) of no job"
     )
     assert users.told_operator({41: 3}, str(tmp_path / "proc")) == (
@@ -988,7 +988,7 @@ def test_the_prolog_refuses_a_gpu_that_is_in_use(monkeypatch, tmp_path, ends):
 def test_srun_and_salloc_are_told_why_their_job_does_not_start(tmp_path, monkeypatch):
     """By scontrol, with the process and without its owner. One that fails or is missing changes nothing else."""
     monkeypatch.setattr(users, "lasting", lambda *_arguments: {41: 3})
-    monkeypatch.setattr(users, "told", lambda _found: "GPU 3 is used by process 41 of no job")
+    monkeypatch.setattr(users, "message", lambda _found: "GPU 3 is used by process 41 of no job")
     monkeypatch.setattr(users, "told_operator", lambda _found: "process 41 of anna")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin").mkdir()
@@ -1019,7 +1019,7 @@ def test_a_node_is_resumed_when_the_gpu_is_free(node, tmp_path, monkeypatch):
     proc.add(41, "/dev/nvidia3")
     monkeypatch.setattr(health, "BUSY", str(tmp_path / "gpus.busy"))
     monkeypatch.setattr(users.strangers, "__defaults__", (str(tmp_path / "proc"), 5))
-    monkeypatch.setattr(users.told, "__defaults__", (str(tmp_path / "proc"),))
+    monkeypatch.setattr(users.message, "__defaults__", (str(tmp_path / "proc"),))
     Path(health.BUSY).write_text('{"devices": [3], "job": "9"}', encoding="ascii")
     Path(health.HANDED_OVER).write_text("Prolog error", encoding="ascii")
     node.reason = "Prolog error"

@@ -106,9 +106,9 @@ def test_the_life_of_a_service(job):
     (job.parent / "packages/notebook.py").write_text(SERVER % {"fails": False}, encoding="utf-8")
     service = services.Service("jupyter", True, str(job))
     try:
-        assert service.told(dict(os.environ))["state"] == "starting"
+        assert service.status(dict(os.environ))["state"] == "starting"
         ends(service, "ready")
-        told = service.told(dict(os.environ))
+        told = service.status(dict(os.environ))
         assert told["host"] == "a" and len(told["token"]) == 48
         # Everybody on the host can read the arguments.
         assert told["token"] not in Path("/proc/%d/cmdline" % service.child.pid).read_text(

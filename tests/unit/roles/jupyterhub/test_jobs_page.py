@@ -391,7 +391,7 @@ def test_the_filter_of_the_list(sent, found):
     usual = {"state": "", "since": "1d", "name": "", "page": 1}
     if found is None:
         found = {"state": "failed", "since": "7d", "name": "a*", "page": 3}
-    assert pages.asked(sent) == dict(usual, **found)
+    assert pages.query_of(sent) == dict(usual, **found)
 
 
 def test_a_list_from_a_day_on():

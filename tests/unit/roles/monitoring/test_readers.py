@@ -151,7 +151,7 @@ def test_a_tool_that_hangs_leaves_no_flat_line(host):
     finally:
         gpu_reader.documents = documents
     assert time.monotonic() - begun < 20
-    assert not host.target.exists() and "no whole document" in host.reader.told
+    assert not host.target.exists() and "no whole document" in host.reader.message
 
 
 def test_no_second_tool_starts_while_one_hangs(host):
@@ -211,7 +211,7 @@ def test_a_document_that_cannot_be_read_ends_the_curve(host):
     )
     with pytest.raises(gpu_reader.Silent):
         host.reader.read_nvidia()
-    assert not host.target.exists() and "attached_gpus" in host.reader.told
+    assert not host.target.exists() and "attached_gpus" in host.reader.message
 
 
 def test_a_lost_gpu_is_beside_the_document(host):

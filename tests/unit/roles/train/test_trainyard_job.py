@@ -923,7 +923,7 @@ def test_every_host_is_watched_and_nothing_is_left(local):
     while (
         not all(watcher.last for watcher in local.watchers) or not local.watchers[0].last["looks"]
     ):
-        assert time.monotonic() < deadline, [watcher.said for watcher in local.watchers]
+        assert time.monotonic() < deadline, [watcher.message for watcher in local.watchers]
         time.sleep(0.02)
         # A packet, so that the counters of lo grow.
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 9))

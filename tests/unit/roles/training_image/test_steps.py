@@ -50,7 +50,7 @@ def test_what_decides_the_image_is_one_for_all_hosts():
                         (
                             "__training_image_recipe",
                             "__training_image_apt",
-                            "__training_image_tools_asked",
+                            "__training_image_tools_requested",
                         )
                     )
                 ]
