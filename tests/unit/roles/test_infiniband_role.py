@@ -211,7 +211,7 @@ def test_nothing_to_do():
     everything = ["mlx5_ib", "ib_uverbs", "rdma_ucm", "ib_umad", "ib_ipoib"]
     files = decided("checksums", packages=packages, files=OWN_NAMES)
     whole = {"packages": packages, "files": files, "loaded": everything}
-    assert decided("is_as_asked", **whole) is True
+    assert decided("is_as_requested", **whole) is True
     for changes in (
         {"packages": {}},
         {"loaded": everything[:-1]},
@@ -221,7 +221,7 @@ def test_nothing_to_do():
         {"infiniband_persistent_names": True},
         {"infiniband_perftest": True},
     ):
-        assert decided("is_as_asked", **dict(whole, **changes)) is False, changes
+        assert decided("is_as_requested", **dict(whole, **changes)) is False, changes
 
 
 def test_ports_that_are_reported():
