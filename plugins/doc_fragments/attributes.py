@@ -86,4 +86,11 @@ options:
     type: dict
     default: {}
     version_added: "0.4.0"
+  question:
+    description:
+      - Name of a variable with the other options. It is evaluated only if O(known) is empty. An
+        option of the task overrides the one in the variable.
+    type: str
+    default: ''
+    version_added: "0.5.0"
 """

@@ -271,7 +271,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._docker_engine_state
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(ENGINE_OPTIONS, known={"type": "dict", "default": {}}),
+        argument_spec=dict(
+            ENGINE_OPTIONS,
+            known={"type": "dict", "default": {}},
+            question={"type": "str", "default": ""},
+        ),
         supports_check_mode=True,
     )
     module.exit_json(changed=False, **engine_state(module))

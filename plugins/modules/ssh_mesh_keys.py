@@ -198,7 +198,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._ssh_mesh_keys impor
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(KEYS_OPTIONS, known={"type": "dict", "default": {}}),
+        argument_spec=dict(
+            KEYS_OPTIONS,
+            known={"type": "dict", "default": {}},
+            question={"type": "str", "default": ""},
+        ),
         supports_check_mode=True,
     )
     module.exit_json(**keys_state(module))

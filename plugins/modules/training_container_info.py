@@ -317,7 +317,11 @@ from ansible_collections.trainyard.gpu.plugins.module_utils._training_container 
 
 def main():
     module = AnsibleModule(
-        argument_spec=dict(CONTAINER_OPTIONS, known={"type": "dict", "default": {}}),
+        argument_spec=dict(
+            CONTAINER_OPTIONS,
+            known={"type": "dict", "default": {}},
+            question={"type": "str", "default": ""},
+        ),
         supports_check_mode=True,
     )
     module.exit_json(changed=False, **container_state(module))

@@ -13,7 +13,6 @@ from typing import Any
 
 from ansible_collections.trainyard.gpu.plugins.module_utils._bandwidth import BROKE_OFF
 from ansible_collections.trainyard.gpu.plugins.module_utils._quantity import quantity
-from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import remarks as remarks_of
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._bandwidth_tool import (
     reason as reason_of,
 )
@@ -92,11 +91,14 @@ def _host_verdict(run: dict[str, Any]) -> tuple[str, str, str]:
 
 def _remarks(answer: dict[str, Any]) -> dict[str, list[str]]:
     """Return what NCCL's log of a job has told of ports, by host."""
+    if not answer.get("nccl_lines"):
+        return {}
+    # Compiling its patterns takes 40 ms, and a run without a measurement has no log.
+    from ansible_collections.trainyard.gpu.plugins.module_utils._run_log import remarks
+
     return {
-        host: [
-            "%s; %s" % (remark["cause"], remark["fix"]) for remark in remarks_of("\n".join(lines))
-        ]
-        for host, lines in (answer.get("nccl_lines") or {}).items()
+        host: ["%s; %s" % (remark["cause"], remark["fix"]) for remark in remarks("\n".join(lines))]
+        for host, lines in answer["nccl_lines"].items()
     }
 
 

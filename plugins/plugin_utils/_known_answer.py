@@ -15,7 +15,10 @@ from ansible.plugins.action.normal import ActionModule as AnyModule
 
 
 class KnownAnswer(AnyModule):  # type: ignore[misc]  # Ansible has no types.
-    """Returns option C(known). If that is empty, it runs the module as Ansible runs any other."""
+    """Returns option C(known). If that is empty, it runs the module as Ansible runs any other, with
+    the options in the variable that C(question) names: a name, so that a host whose answer is known
+    does not evaluate them.
+    """
 
     #: What the module returns. A host chooses its answer, and Ansible obeys some keys of a result,
     #: such as C(add_host) and C(ansible_facts). It removes them from the result of a module, and
@@ -25,8 +28,12 @@ class KnownAnswer(AnyModule):  # type: ignore[misc]  # Ansible has no types.
     def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result of the task. C(sent) is false if no module was sent to the host."""
         known: Any = self._task.args.pop("known", None)
+        question: str = self._task.args.pop("question", "")
         if known and isinstance(known, Mapping):
             answer = {name: known[name] for name in sorted(self.returned & known.keys())}
             return {**answer, "changed": False, "sent": False}
+        if question and task_vars is not None:
+            asked = self._templar.template(task_vars[question])
+            self._task.args = {**asked, **self._task.args}
         found: dict[str, Any] = super().run(tmp, task_vars)
         return found

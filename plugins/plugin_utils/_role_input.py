@@ -15,12 +15,16 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
+import ansible.template
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.yaml import yaml_load
 
 from ansible_collections.trainyard.gpu.plugins.plugin_utils._host_rules import ids_with
 
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
+
+# Since ansible-core 2.19 only trusted text is templated.
+_TRUST = getattr(ansible.template, "trust_as_template", str)
 
 # A fact as a variable, and none of what Ansible itself or an inventory sets.
 _FACT = re.compile(
@@ -49,10 +53,14 @@ class Role(NamedTuple):
 
 
 def load_data(loader: Any, path: str) -> Any:
-    """Return the content of a YAML file of the collection, None if it does not exist."""
+    """Return the content of a YAML file of rules or defaults, None if it does not exist.
+
+    It is shared by all that read a file of the roles: nothing may change it.
+    """
     if not os.path.exists(path):
         return None
-    # Since ansible-core 2.19 only trusted text is templated.
+    if path.startswith(ROLES + os.sep):
+        return _load_own(path)
     trusted = (
         {"trusted_as_template": True}
         if "trusted_as_template" in inspect.signature(loader.load_from_file).parameters
@@ -61,6 +69,22 @@ def load_data(loader: Any, path: str) -> Any:
     # The data is not shared, so 'unsafe', which avoids a deep copy, is safe. Copies would take a
     # third of the judging time.
     return loader.load_from_file(path, cache="none", unsafe=True, **trusted)
+
+
+@functools.lru_cache(maxsize=None)
+def _load_own(path: str) -> Any:
+    """Return the content of a file of the roles, whose texts are templates."""
+    return _trusted(load_plain(path))
+
+
+def _trusted(value: Any) -> Any:
+    """Return a value with all its texts marked as templates."""
+    if isinstance(value, dict):
+        # Some keys are expressions.
+        return {_trusted(key): _trusted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_trusted(inner) for inner in value]
+    return _TRUST(value) if isinstance(value, str) else value
 
 
 def load_plain(path: str) -> Any:

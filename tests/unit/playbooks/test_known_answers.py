@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.action.normal import ActionModule as AnyModule
+from ansible.template import Templar
 from role_variables import role_variable
+from trusted import trusted
 
 ENGINE = {
     "docker_engine_http_proxy": "",
@@ -152,3 +155,27 @@ def test_a_known_answer_has_what_the_module_returns_and_no_more(name):
     )
     plugin = action.ActionModule(task, None, None, DataLoader(), None, None)
     assert plugin.run(None, {}) == {**known, "changed": False, "sent": False}
+
+
+@pytest.mark.parametrize(
+    "known, ran",
+    [
+        ({}, [{"directory": "/etc/b", "port": 12345, "comment": "own"}]),
+        ({"host_key": "a"}, []),
+    ],
+)
+def test_the_question_is_evaluated_only_if_the_answer_is_not_known(monkeypatch, known, ran):
+    action = importlib.import_module(
+        "ansible_collections.trainyard.gpu.plugins.action.ssh_mesh_keys"
+    ).ActionModule
+    runs = []
+    monkeypatch.setattr(AnyModule, "run", lambda self, *given: runs.append(self._task.args) or {})
+    question = {"directory": "/etc/{{ name }}", "port": 12345, "comment": "of the variable"}
+    variables = trusted({"question": question, "name": "b"})
+    if known:
+        variables["question"] = trusted("{{ undefined_variable }}")
+    arguments = {"known": known, "question": "question", "comment": "own"}
+    task = SimpleNamespace(args=arguments, async_val=False, action="ssh_mesh_keys", diff=False)
+    plugin = action(task, None, None, DataLoader(), Templar(DataLoader(), variables), None)
+    plugin.run(None, variables)
+    assert runs == ran
