@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -59,14 +60,17 @@ def test_same_image_everywhere(cluster):
     assert len({cluster.inspect(host)["Config"]["Image"] for host in cluster.hosts}) == 1
 
 
-def test_the_base_was_pushed_while_horovod_compiled(cluster):
-    """The push of the finished image found its first layers in the registry, and the base has no
-    second name.
+def test_layers_were_copied_while_horovod_compiled(cluster):
+    """The push of the finished image found its first layers in the registry, and the other host has
+    pulled before it. No host has a second name of these layers.
     """
     log = cluster.on(cluster.head, "cat /var/log/trainyard/training_image.log").out
     assert "Layer already exists" in log.rpartition("The push refers to repository")[2]
-    names = cluster.on(cluster.head, "docker images --format '{{.Repository}}:{{.Tag}}'").out
-    assert ":5443/" not in names
+    early = cluster.on(cluster.peer, "cat /var/log/trainyard/registry.log").out
+    assert re.search(r":5443/trainyard/training:[0-9a-f]{12}-packages\b", early)
+    for host in cluster.hosts:
+        names = cluster.on(host, "docker images --format '{{.Repository}}:{{.Tag}}'").out
+        assert ":5443/" not in names and "-packages" not in names
 
 
 def test_no_site_secret_or_setting_in_the_image(cluster):

@@ -112,7 +112,11 @@ def test_fits(version, specification, expected):
     [
         (
             {"torch": "2.0.1", "gcc": "12.2.0", "cmake": "3.31.6"},
-            ["gloo-interface-of-process-sets", "no-debug-information"],
+            [
+                "gloo-interface-of-process-sets",
+                "no-debug-information",
+                "gloo-sources-in-groups",
+            ],
         ),
         (
             {"torch": "2.4.0a0+3bcc3cddb5", "gcc": "11.4.0"},
@@ -134,7 +138,12 @@ def test_fits(version, specification, expected):
         ),
         (
             {"tensorflow": "2.16.1", "cuda": "12.6", "cmake": "4.0.1"},
-            ["cmake-4-policy", "gloo-interface-of-process-sets", "no-debug-information"],
+            [
+                "cmake-4-policy",
+                "gloo-interface-of-process-sets",
+                "no-debug-information",
+                "gloo-sources-in-groups",
+            ],
         ),
         ({"torch": "2.13.0", "horovod": "0.28.2"}, []),
         ({"torch": "1.10.2", "horovod": "0.23.0"}, ["gloo-interface-of-process-sets"]),
