@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 
@@ -50,6 +51,43 @@ RULE_EXPRESSIONS = ("that", "when", "for_each", "hosts", "only_warn")
 # A published default, which a site may copy into its inventory.
 PROGRAMS = {("training_image", "training_image_requires")}
 
+INCLUDES = ("ansible.builtin.include_tasks", "ansible.builtin.import_tasks")
+# tasks/main.yml is the first storey, a file that it includes the second.
+MOST_STOREYS = 2
+GATE = "a host that needs none of it skips one task, and what changes it is skipped as one task"
+# Roles with more storeys, and why.
+STOREYS = {
+    "ascend": (3, "preflight and drift include what reads the NPUs; " + GATE),
+    "container_toolkit": (3, "refresh.yml and verify.yml include parts of it; " + GATE),
+    "cuda_toolkit": (3, "runfile.yml is included in a loop over runfiles"),
+    "docker_engine": (3, GATE),
+    "image_relay": (
+        3,
+        "server.yml is a part of people.yml, and other registries skip registry.yml",
+    ),
+    "infiniband": (3, "read.yml is included before and after a change; " + GATE),
+    "job_container": (
+        3,
+        "read.yml and check.yml are included before and after a change, and by drift",
+    ),
+    "jupyterhub": (3, "environment.yml is included in a loop, and other files by drift and people"),
+    "nccl": (3, "the packages and the build from source are two ways; " + GATE),
+    "nfs_server": (4, "serve.yml and teardown share firewall.yml"),
+    "nvidia_driver": (5, "fabric.yml and install.yml share apt.yml, and others plan.yml; " + GATE),
+    "package_sources": (4, "other roles include vendor.yml; " + GATE),
+    "shared_storage": (
+        4,
+        "playbook people includes people.yml, and a host without people skips it",
+    ),
+    "slurm": (3, "drift includes plan.yml, and other roles read.yml"),
+    "slurm_controller": (3, "teardown includes undump.yml and unidle.yml; " + GATE),
+    "training_container": (3, GATE),
+    "training_image": (6, "the ways from the head to the hosts; " + GATE),
+    "training_sshd": (3, "verify includes mesh.yml, log_in.yml and absent.yml; " + GATE),
+    "upgrade": (3, "drain.yml and resume.yml are a part of the upgrade and of the way back"),
+    "verify": (6, "a failed part is recorded on its own; " + GATE),
+}
+
 pytestmark = pytest.mark.parametrize("role", ROLES)
 
 
@@ -73,6 +111,28 @@ def tasks_of(document):
             yield from tasks_of(task.get(section))
 
 
+def files_included(role, task):
+    """Return the files of the role that a task includes: those that its name, loop and variables
+    have, or those that match a name with a variable in it.
+    """
+    value = next((task[key] for key in INCLUDES if key in task), "")
+    name = value["file"] if isinstance(value, dict) else value
+    folder = ROOT / "roles" / role
+    pattern = re.sub(r"{{.*?}}", "*", name)
+    if pattern != "*":
+        return [path.name for path in (folder / "tasks").glob(pattern or "-")]
+    variables = load(role, "vars/main.yml")
+    text = json.dumps([name, task.get("loop"), task.get("vars")])
+    text += "".join(str(variables.get(word, "")) for word in re.findall(r"\w+", text))
+    return re.findall(r"\b\w+\.yml\b", text)
+
+
+def deepest(included, name):
+    """Return the longest chain of files that include each other, from C(name) down."""
+    chains = [deepest(included, each) for each in included[name]]
+    return [name, *max(chains, key=len, default=[])]
+
+
 def public(role):
     return set(load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {}))
 
@@ -82,6 +142,24 @@ def test_has_its_files(role):
     assert not missing
     unwanted = [path.name for path in (ROOT / "roles" / role).glob("**/*.yaml")]
     assert not unwanted
+
+
+def test_main_tells_what_the_role_does(role):
+    """In two storeys of files, or in as many as the table has a reason for."""
+    included = {
+        path.name: [
+            name
+            for task in tasks_of(load(role, "tasks/" + path.name))
+            for name in files_included(role, task)
+        ]
+        for path in (ROOT / "roles" / role / "tasks").glob("*.yml")
+    }
+    chain = deepest(included, "main.yml")
+    storeys, _reason = STOREYS.get(role, (min(len(chain), MOST_STOREYS), ""))
+    assert len(chain) == storeys, (
+        "%s: %d storeys, expected %d; include the last file from a file above it, or change STOREYS"
+        % (" > ".join(chain), len(chain), storeys)
+    )
 
 
 def options_of(options):

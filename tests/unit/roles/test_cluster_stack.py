@@ -30,7 +30,8 @@ def texts(role):
     """The role without its removal, which reads the stack by itself."""
     paths = sorted((ROLES / role / "tasks").glob("*.yml")) + [ROLES / role / "vars/main.yml"]
     return {
-        path.name: path.read_text(encoding="utf-8")
+        # There are two main.yml.
+        path.relative_to(ROLES): path.read_text(encoding="utf-8")
         for path in paths
         if not path.name.startswith("remove")
     }

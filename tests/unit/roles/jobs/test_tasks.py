@@ -52,7 +52,7 @@ def test_drift_changes_nothing():
         if "trainyard.gpu.managed_files" in task
     ] == [
         task["trainyard.gpu.managed_files"]
-        for task in tasks("install.yml")
+        for task in tasks("main.yml")[0]["block"]
         if "trainyard.gpu.managed_files" in task
     ]
     assert [
