@@ -92,5 +92,5 @@ options:
         option of the task overrides the one in the variable.
     type: str
     default: ''
-    version_added: "0.5.0"
+    version_added: "0.4.0"
 """

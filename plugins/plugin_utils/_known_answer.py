@@ -33,7 +33,7 @@ class KnownAnswer(AnyModule):  # type: ignore[misc]  # Ansible has no types.
             answer = {name: known[name] for name in sorted(self.returned & known.keys())}
             return {**answer, "changed": False, "sent": False}
         if question and task_vars is not None:
-            asked = self._templar.template(task_vars[question])
-            self._task.args = {**asked, **self._task.args}
+            options = self._templar.template(task_vars[question])
+            self._task.args = {**options, **self._task.args}
         found: dict[str, Any] = super().run(tmp, task_vars)
         return found
