@@ -82,7 +82,7 @@ STOREYS = {
     "slurm": (3, "drift includes plan.yml, and other roles read.yml"),
     "slurm_controller": (3, "teardown includes undump.yml and unidle.yml; " + GATE),
     "training_container": (3, GATE),
-    "training_image": (6, "the ways from the head to the hosts; " + GATE),
+    "training_image": (7, "the ways from the head to the hosts, early and late; " + GATE),
     "training_sshd": (3, "verify includes mesh.yml, log_in.yml and absent.yml; " + GATE),
     "upgrade": (3, "drain.yml and resume.yml are a part of the upgrade and of the way back"),
     "verify": (6, "a failed part is recorded on its own; " + GATE),
