@@ -395,36 +395,31 @@ def evaluated(expression, **given):
 
 
 def when(task, **given):
-    conditions = task["when"] if isinstance(task["when"], list) else [task["when"]]
-    return all(evaluated("{{ %s }}" % condition, **given) for condition in conditions)
+    return evaluated("{{ %s }}" % task["when"], **given)
 
 
 @pytest.mark.parametrize(
-    "version, gpus, installs, reported",
+    "version, gpus, applies, reported",
     [
         ("recommended", 2, True, False),
         ("1.17.8", 2, True, False),
-        ("", 2, False, False),
-        ("recommended", 0, False, False),
-        ("1.17.8", 0, False, True),
-        ("", 0, False, False),
+        ("", 2, False, None),
+        ("recommended", 0, False, None),
+        ("1.17.8", 0, True, True),
+        ("", 0, False, None),
     ],
 )
-def test_hosts_without_a_gpu_and_without_a_request(version, gpus, installs, reported):
-    given = {
-        "container_toolkit_version": version,
-        "cluster_host": {"nvidia_devices": gpus},
-        "__container_toolkit_plan": {"is_left_alone": False},
-    }
-    report, read_host, install = read("tasks/main.yml")
-    assert when(report, **given) is reported
-    assert (when(read_host, **given), when(install, **given)) == (installs, installs)
-    assert (
-        evaluated(report["ansible.builtin.debug"]["msg"], **given)
-        == "server-a: no NVIDIA GPU on this host, so no container toolkit is installed"
-    )
-    given["__container_toolkit_plan"] = {"is_left_alone": True}
-    assert (when(read_host, **given), when(install, **given)) == (installs, False)
+def test_hosts_without_a_gpu_and_without_a_request(version, gpus, applies, reported):
+    given = {"container_toolkit_version": version, "cluster_host": {"nvidia_devices": gpus}}
+    [start] = read("tasks/main.yml")
+    assert when(start, **given) is applies
+    if applies:
+        report, install = read("tasks/on_each_host.yml")
+        assert (when(report, **given), when(install, **given)) == (reported, not reported)
+        assert (
+            evaluated(report["ansible.builtin.debug"]["msg"], **given)
+            == "server-a: no NVIDIA GPU on this host, so no container toolkit is installed"
+        )
 
 
 def test_the_role_s_variables_reach_the_plan():
