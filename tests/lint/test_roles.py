@@ -136,6 +136,17 @@ def deepest(included, name, above=()):
     return [name, *max(chains, key=len, default=[])]
 
 
+def public(role):
+    return set(load(role, "meta/argument_specs.yml")["argument_specs"]["main"].get("options", {}))
+
+
+def test_has_its_files(role):
+    missing = [name for name in FILES if not (ROOT / "roles" / role / name).is_file()]
+    assert not missing
+    unwanted = [path.name for path in (ROOT / "roles" / role).glob("**/*.yaml")]
+    assert not unwanted
+
+
 def test_main_tells_what_the_role_does(role):
     """In two storeys of files, or in as many as the table has a reason for."""
     included = {
