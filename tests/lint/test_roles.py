@@ -130,7 +130,10 @@ def files_included(role, task):
 
 
 def deepest(included, name, above=()):
-    """Return the longest chain of files that include each other, from C(name) down."""
+    """Return the longest chain of files that include each other, from C(name) down.
+
+    A name with a variable in it may match the file itself, or one of those C(above) it.
+    """
     below = [each for each in included[name] if each not in (*above, name)]
     chains = [deepest(included, each, (*above, name)) for each in below]
     return [name, *max(chains, key=len, default=[])]
